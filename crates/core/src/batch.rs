@@ -1,0 +1,262 @@
+//! Many records in one call: its input, and what became of each.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::engine::{Engine, lock};
+use crate::error::{Error, Result};
+use crate::file::layout::INTENT_COUNT;
+use crate::plane::Plane;
+use crate::record::{self, NewVector};
+
+/// Records to insert. `vectors` is row-major; record i's key is `keys[key_ends[i - 1]..key_ends[i]]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// `count x dims` components.
+    pub vectors: &'a [f32],
+    /// All keys, one after the other.
+    pub keys: &'a [u8],
+    /// End of each record's key; empty when the records have no keys.
+    pub key_ends: &'a [u32],
+}
+
+/// Why one record of a batch was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionCode {
+    /// NaN, an infinity, or a norm past the largest f32.
+    NotFinite,
+    /// The key is too long, or the plane keeps no keys.
+    KeyUnstorable,
+    /// The vector has the wrong length.
+    DimensionMismatch,
+    /// A live record, or an earlier one of this batch, has the key.
+    KeyExists,
+}
+
+impl RejectionCode {
+    /// The published string.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RejectionCode::NotFinite => "not-finite",
+            RejectionCode::KeyUnstorable => "key-unstorable",
+            RejectionCode::DimensionMismatch => "dimension-mismatch",
+            RejectionCode::KeyExists => "key-exists",
+        }
+    }
+}
+
+/// One record that was left out.
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    /// Position in the batch.
+    pub index: u32,
+    /// Stable code.
+    pub code: RejectionCode,
+    /// For a person.
+    pub reason: String,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct BatchOutcome {
+    /// Id of each record in input order; `u32::MAX` where it did not land.
+    pub ids: Vec<u32>,
+    /// Records that were left out for their own sake, by index.
+    pub rejected: Vec<Rejection>,
+    /// What stopped the batch before its end, if anything did; the records with an id have landed all the same.
+    pub fault: Option<Error>,
+}
+
+/// Records that a thread takes at a time. Between two such chunks a batch gives way to other processes and is
+/// cancelled.
+const CHUNK: usize = 32;
+
+/// See `Plane::insert_batch`.
+pub(crate) fn insert(
+    plane: &Plane,
+    engine: &Engine,
+    batch: Batch<'_>,
+    threads: usize,
+    progress: &(dyn Fn(usize) -> bool + Sync),
+) -> Result<BatchOutcome> {
+    let rows = Rows::check(engine, batch)?;
+    let mut rejected = rows.reject_bad(engine);
+    let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
+    let skip: HashSet<usize> = rejected.iter().map(|r| r.index as usize).collect();
+    let run = Run {
+        plane,
+        engine,
+        rows,
+        skip,
+        ids,
+        next: AtomicUsize::new(0),
+        done: AtomicUsize::new(0),
+        stopped: AtomicBool::new(false),
+        fault: Mutex::new(None),
+        rejected: Mutex::new(Vec::new()),
+        progress,
+    };
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n.min(INTENT_COUNT),
+    };
+    // No more threads than there are chunks; this thread is one of them.
+    let helpers = threads.min(run.rows.count.div_ceil(CHUNK)).saturating_sub(1);
+    std::thread::scope(|scope| {
+        for i in 0..helpers {
+            // A system that gives no more threads slows the batch down, no more.
+            let _ = std::thread::Builder::new().name(format!("vecplane-{i}")).spawn_scoped(scope, || run.work());
+        }
+        run.work();
+    });
+    rejected.append(&mut run.rejected.into_inner().unwrap_or_else(|e| e.into_inner()));
+    rejected.sort_by_key(|r| r.index);
+    Ok(BatchOutcome {
+        ids: run.ids.into_iter().map(AtomicU32::into_inner).collect(),
+        rejected,
+        fault: run.fault.into_inner().unwrap_or_else(|e| e.into_inner()),
+    })
+}
+
+/// A batch whose arrays fit each other.
+struct Rows<'a> {
+    batch: Batch<'a>,
+    dims: usize,
+    count: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn check(engine: &Engine, batch: Batch<'a>) -> Result<Self> {
+        let dims = engine.store.config.dims as usize;
+        let invalid = |reason: String| Err(Error::InvalidBatch { reason });
+        if batch.vectors.len() % dims != 0 {
+            return invalid(format!(
+                "vectors has {} components, which is no multiple of the plane's dims, {dims}",
+                batch.vectors.len()
+            ));
+        }
+        let count = batch.vectors.len() / dims;
+        if batch.key_ends.is_empty() && !batch.keys.is_empty() {
+            return invalid("keys without keyEnds: where does each key end?".into());
+        }
+        if !batch.key_ends.is_empty() {
+            if batch.key_ends.len() != count {
+                return invalid(format!("keyEnds has {} entries for {count} records", batch.key_ends.len()));
+            }
+            if let Some(at) = batch.key_ends.windows(2).position(|pair| pair[0] > pair[1]) {
+                return invalid(format!("keyEnds decreases at index {}", at + 1));
+            }
+            let end = batch.key_ends.last().map_or(0, |end| *end as usize);
+            if end != batch.keys.len() {
+                return invalid(format!("keyEnds ends at {end}, but keys has {} bytes", batch.keys.len()));
+            }
+        }
+        if engine.store.config.unique_keys && batch.key_ends.is_empty() && count > 0 {
+            return invalid("the plane has unique keys: every record needs one".into());
+        }
+        Ok(Rows { batch, dims, count })
+    }
+
+    fn vector(&self, i: usize) -> &'a [f32] {
+        &self.batch.vectors[i * self.dims..(i + 1) * self.dims]
+    }
+
+    fn key(&self, i: usize) -> &'a [u8] {
+        let Some(&end) = self.batch.key_ends.get(i) else { return &[] };
+        let start = if i == 0 { 0 } else { self.batch.key_ends[i - 1] };
+        &self.batch.keys[start as usize..end as usize]
+    }
+
+    /// Finds the records that cannot be inserted whatever the plane holds; of several with one key the first stays.
+    fn reject_bad(&self, engine: &Engine) -> Vec<Rejection> {
+        let mut rejected = Vec::new();
+        let mut keys = HashSet::new();
+        for i in 0..self.count {
+            let key = self.key(i);
+            let checked = NewVector::check(&engine.store, self.vector(i)).map(drop);
+            let checked = checked.and_then(|()| record::check_key(&engine.store, key));
+            match checked {
+                Err(error) => rejected.extend(rejection(i, &error)),
+                Ok(()) if engine.store.config.unique_keys && !keys.insert(key) => rejected.push(Rejection {
+                    index: i as u32,
+                    code: RejectionCode::KeyExists,
+                    reason: "an earlier record of the batch has the key".into(),
+                }),
+                Ok(()) => {}
+            }
+        }
+        rejected
+    }
+}
+
+/// What an error means for the one record that met it; `None` when it is the plane's fault.
+fn rejection(index: usize, error: &Error) -> Option<Rejection> {
+    let code = match error {
+        Error::NotFinite { .. } => RejectionCode::NotFinite,
+        Error::KeyUnstorable { .. } => RejectionCode::KeyUnstorable,
+        Error::DimensionMismatch { .. } => RejectionCode::DimensionMismatch,
+        Error::KeyExists { .. } => RejectionCode::KeyExists,
+        _ => return None,
+    };
+    Some(Rejection { index: index as u32, code, reason: error.to_string() })
+}
+
+/// A batch under way, shared by its threads.
+struct Run<'a> {
+    plane: &'a Plane,
+    engine: &'a Engine,
+    rows: Rows<'a>,
+    skip: HashSet<usize>,
+    ids: Vec<AtomicU32>,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    stopped: AtomicBool,
+    fault: Mutex<Option<Error>>,
+    rejected: Mutex<Vec<Rejection>>,
+    progress: &'a (dyn Fn(usize) -> bool + Sync),
+}
+
+impl Run<'_> {
+    fn work(&self) {
+        while !self.stopped.load(Ordering::Relaxed) {
+            let start = self.next.fetch_add(CHUNK, Ordering::Relaxed);
+            if start >= self.rows.count {
+                return;
+            }
+            let end = (start + CHUNK).min(self.rows.count);
+            if let Err(error) = self.chunk(start, end) {
+                self.stop(error);
+                return;
+            }
+            let done = self.done.fetch_add(end - start, Ordering::Relaxed) + end - start;
+            if !(self.progress)(done) {
+                self.stop(Error::Aborted);
+            }
+        }
+    }
+
+    fn chunk(&self, start: usize, end: usize) -> Result<()> {
+        let _turn = self.plane.begin_write()?;
+        for i in (start..end).filter(|i| !self.skip.contains(i)) {
+            if self.stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let inserted = NewVector::check(&self.engine.store, self.rows.vector(i))
+                .and_then(|new| self.engine.insert(new, self.rows.key(i)));
+            match inserted {
+                Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
+                Err(error) => match rejection(i, &error) {
+                    Some(rejection) => lock(&self.rejected).push(rejection),
+                    None => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&self, error: Error) {
+        self.stopped.store(true, Ordering::Relaxed);
+        lock(&self.fault).get_or_insert(error);
+    }
+}

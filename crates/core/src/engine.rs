@@ -1,0 +1,325 @@
+//! An open plane inside one process: file, locks, sessions. All handles on the same file share one.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::epoch::{Pin, Readers};
+use crate::error::{Error, Result};
+use crate::file::header::{Commit, Superblock};
+use crate::file::identity::Identity;
+use crate::file::layout::{INTENT_COUNT, SUPERBLOCK_BYTES};
+use crate::file::shared::{FLAG_REPLACED, FLAG_SUPERSEDED, FLAG_SYNC_FAILED, Intent};
+use crate::file::store::Store;
+use crate::graph::links::LinkLocks;
+use crate::graph::{Graph, Scratch};
+use crate::key_index::ShardLocks;
+use crate::recover;
+use crate::turn::{Turn, TurnGuard};
+
+/// Sessions kept for reuse; more threads than this at once make new ones.
+const SESSIONS_KEPT: usize = 256;
+
+/// What one thread at work needs: a lane in the reader table, and scratch memory.
+pub struct Session {
+    lane: Option<u32>,
+    pub scratch: Scratch,
+}
+
+/// Which superblock is durable, and what it says.
+struct Committed {
+    superblock: Superblock,
+    /// The one of the two that must stay as it is until a newer one is durable.
+    slot: usize,
+}
+
+/// See the module's first line.
+pub struct Engine {
+    pub store: Store,
+    pub readers: Readers,
+    pub links: LinkLocks,
+    pub shards: ShardLocks,
+    /// Serialises slot and heap allocation.
+    pub allocation: Mutex<()>,
+    /// Serialises changes of entry point and root, and the first insert.
+    pub entry: Mutex<()>,
+    /// Serialises removals.
+    pub removal: Mutex<()>,
+    turn: Turn,
+    committed: Mutex<Committed>,
+    sessions: ArrayQueue<Box<Session>>,
+    intents: ArrayQueue<u32>,
+    identity: Identity,
+    opened_clean: AtomicBool,
+    /// This process changed something since its last flush.
+    pub unflushed: AtomicBool,
+    on_release: Mutex<Vec<Release>>,
+}
+
+/// What runs when the last handle of a file is gone.
+pub type Release = Box<dyn FnOnce() + Send>;
+
+/// A pinned session; gives both back when dropped.
+pub struct Pinned<'a> {
+    engine: &'a Engine,
+    pin: Option<Pin<'a>>,
+    session: Option<Box<Session>>,
+}
+
+impl<'a> Pinned<'a> {
+    /// The graph as it is now, and scratch memory to walk it with.
+    pub fn parts(&mut self) -> (Graph<'a>, &mut Scratch) {
+        let engine = self.engine;
+        let session = self.session.as_mut().expect("a session until dropped");
+        (Graph::new(&engine.store, &engine.links), &mut session.scratch)
+    }
+
+    /// Whether removed slots are held back for this reader.
+    pub fn protects(&self) -> bool {
+        self.pin.as_ref().is_some_and(Pin::protects)
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        // The pin ends before another thread can take the lane.
+        self.pin = None;
+        if let Some(session) = self.session.take() {
+            self.engine.put_back(session);
+        }
+    }
+}
+
+/// An entry of the intent table in use; cleared when dropped, unless the thread is panicking.
+pub struct IntentGuard<'a> {
+    engine: &'a Engine,
+    index: u32,
+}
+
+impl IntentGuard<'_> {
+    fn entry(&self) -> &Intent {
+        &self.engine.store.intents()[self.index as usize]
+    }
+
+    /// Announces what is about to change, before anything of it does.
+    pub fn announce(&self, operation: Operation, id: u32, old_id: u32) {
+        self.entry().id.store(id, Ordering::Relaxed);
+        self.entry().old_id.store(old_id, Ordering::Relaxed);
+        self.entry().operation.store(operation as u32, Ordering::SeqCst);
+    }
+}
+
+impl Drop for IntentGuard<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.entry().operation.store(0, Ordering::Release);
+        }
+        let _ = self.engine.intents.push(self.index);
+    }
+}
+
+/// What a writer announces before it changes a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Operation {
+    Insert = 1,
+    Remove = 2,
+    Upsert = 3,
+}
+
+impl Engine {
+    /// An engine over a mapped file, registered with it. `slot` is the superblock that `superblock` was read from.
+    pub fn new(store: Store, superblock: Superblock, slot: usize) -> Result<Self> {
+        let readers = Readers::register(&store)?;
+        let intents = ArrayQueue::new(INTENT_COUNT);
+        (0..INTENT_COUNT as u32).for_each(|i| drop(intents.push(i)));
+        let identity = Identity::current(store.file_id()?);
+        Ok(Engine {
+            store,
+            readers,
+            links: LinkLocks::default(),
+            shards: ShardLocks::default(),
+            allocation: Mutex::new(()),
+            entry: Mutex::new(()),
+            removal: Mutex::new(()),
+            turn: Turn::default(),
+            committed: Mutex::new(Committed { superblock, slot }),
+            sessions: ArrayQueue::new(SESSIONS_KEPT),
+            intents,
+            identity,
+            opened_clean: AtomicBool::new(true),
+            unflushed: AtomicBool::new(false),
+            on_release: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Whether no recovery ran when this process opened the plane.
+    pub fn opened_clean(&self) -> bool {
+        self.opened_clean.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a callback for `release`.
+    pub fn on_release(&self, callback: Release) {
+        lock(&self.on_release).push(callback);
+    }
+
+    /// Gives maps, locks and descriptor back, then runs the callbacks. For whoever holds the last share.
+    pub fn release(self) {
+        let callbacks = std::mem::take(&mut *lock(&self.on_release));
+        drop(self);
+        callbacks.into_iter().for_each(|callback| callback());
+    }
+
+    /// Refuses to work on a file that is not at its path any more.
+    pub fn check_current(&self) -> Result<()> {
+        let flags = self.store.shared().flags.load(Ordering::Relaxed);
+        if flags & (FLAG_REPLACED | FLAG_SUPERSEDED) == 0 {
+            return Ok(());
+        }
+        Err(Error::Replaced { path: self.path().to_path_buf() })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.store.storage().path()
+    }
+
+    /// A session, pinned: what is read from here on stays until it is dropped.
+    pub fn pin(&self) -> Result<Pinned<'_>> {
+        self.check_current()?;
+        self.store.refresh()?;
+        let session = match self.sessions.pop() {
+            Some(session) => session,
+            None => Box::new(Session { lane: self.readers.claim_lane(&self.store), scratch: Scratch::default() }),
+        };
+        let pin = self.readers.pin(&self.store, session.lane);
+        Ok(Pinned { engine: self, pin: Some(pin), session: Some(session) })
+    }
+
+    fn put_back(&self, session: Box<Session>) {
+        let lane = session.lane;
+        if self.sessions.push(session).is_err()
+            && let Some(lane) = lane
+        {
+            self.store.lanes()[lane as usize].owner.store(0, Ordering::Release);
+        }
+    }
+
+    /// Starts a write: takes or shares the turn.
+    pub fn begin_write(&self, timeout: Duration) -> Result<TurnGuard<'_>> {
+        self.check_current()?;
+        if self.store.storage().read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if self.store.shared().flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0 {
+            return Err(Error::SyncFailed);
+        }
+        let guard = self.turn.begin(&self.store, timeout, |died| self.take_turn(died))?;
+        self.unflushed.store(true, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    /// Runs when this process has just got the turn.
+    fn take_turn(&self, died: bool) -> Result<()> {
+        self.check_current()?;
+        self.store.refresh()?;
+        let shared = self.store.shared();
+        if shared.dirty.load(Ordering::Acquire) == 0 {
+            self.identity.write(shared);
+            shared.dirty.store(1, Ordering::SeqCst);
+            // On the disk before any change is: a machine crash must find the mark wherever it finds half a change.
+            self.store.storage().sync()?;
+        }
+        if died {
+            recover::repair_intents(self)?;
+        }
+        Ok(())
+    }
+
+    /// Takes an entry of the intent table for one write.
+    pub fn intent(&self) -> IntentGuard<'_> {
+        loop {
+            match self.intents.pop() {
+                Some(index) => return IntentGuard { engine: self, index },
+                // More writing threads than entries: they take turns.
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Makes everything acknowledged so far durable, and with it the watermark.
+    pub fn flush(&self, timeout: Duration, watermark: Option<u64>) -> Result<()> {
+        let _turn = self.begin_write(timeout)?;
+        let mut committed = lock(&self.committed);
+        let shared = self.store.shared();
+        if let Some(watermark) = watermark {
+            shared.watermark_pending.store(watermark, Ordering::Relaxed);
+        }
+        self.unflushed.store(false, Ordering::Relaxed);
+        let watermark = shared.watermark_pending.load(Ordering::Relaxed);
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        // Another process may have committed since this one last did.
+        let header = self.store.storage().read_header(2 * SUPERBLOCK_BYTES)?;
+        let (latest, slot) = Superblock::choose(&header, self.path())?;
+        if latest.commit.number > committed.superblock.commit.number {
+            *committed = Committed { superblock: latest, slot };
+        }
+        let commit = Commit {
+            number: committed.superblock.commit.number + 1,
+            extent_count: shared.extent_count.load(Ordering::Acquire),
+            id_high_water: shared.id_high_water.load(Ordering::Acquire),
+            count: shared.count.load(Ordering::Relaxed).max(0) as u64,
+            watermark,
+            generation: shared.generation.load(Ordering::Relaxed),
+            time_ms: time,
+        };
+        let next = Superblock { commit, ..committed.superblock.clone() };
+        let other = 1 - committed.slot;
+        let result = self.sync_data().and_then(|()| {
+            // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
+            self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode())?;
+            self.sync_data()
+        });
+        if result.is_err() {
+            self.unflushed.store(true, Ordering::Relaxed);
+            return result;
+        }
+        *committed = Committed { superblock: next, slot: other };
+        shared.watermark.store(watermark, Ordering::Release);
+        shared.commits.store(commit.number, Ordering::Release);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.store.storage().sync().inspect_err(|_| {
+            // Nobody knows what reached the disk, and the kernel may have dropped it (D7).
+            self.store.shared().flags.fetch_or(FLAG_SYNC_FAILED, Ordering::SeqCst);
+        })
+    }
+
+    /// Recovers what the last writers left, if they left anything, and says whether something had to be done.
+    pub fn recover_if_needed(&self, timeout: Duration) -> Result<()> {
+        let recovered = recover::at_open(self, &self.identity, &lock(&self.committed).superblock, timeout)?;
+        self.opened_clean.store(!recovered, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether this process has the writer's turn.
+    pub fn is_writing(&self) -> bool {
+        self.turn.is_held()
+    }
+}
+
+/// A lock that a panicking thread does not spoil: what it guards is checked wherever it is used.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.readers.deregister(&self.store);
+    }
+}

@@ -1,0 +1,191 @@
+//! Everything that can go wrong, each with a stable code and the evidence.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Result of every fallible call of the engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What happened. `code()` is public and never changes once released.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A vector of the wrong length.
+    DimensionMismatch { expected: usize, actual: usize },
+    /// A vector with NaN, an infinity, or a norm past the largest f32.
+    NotFinite { component: Option<usize> },
+    /// A query without a direction on a cosine plane.
+    ZeroQuery,
+    /// A number outside its range.
+    OutOfRange { name: &'static str, value: u64, min: u64, max: u64 },
+    /// An option that does not fit the others or the plane.
+    InvalidOption { name: &'static str, reason: &'static str },
+    /// A batch whose arrays do not fit each other.
+    InvalidBatch { reason: String },
+    /// A key that cannot be stored.
+    KeyUnstorable { bytes: usize, reason: &'static str },
+    /// The key belongs to a live record already.
+    KeyExists { id: u32 },
+    /// No room for another record.
+    Full { max_nodes: u64 },
+    /// No room for another long key.
+    KeysFull { bytes_max: u64 },
+    /// `create` found a file and `overwrite` was not set.
+    Exists { path: PathBuf },
+    /// The file is not a plane.
+    NotAPlane { path: PathBuf, reason: &'static str },
+    /// The file is a plane of a later version, or needs a section that this version does not know.
+    UnsupportedVersion { found: u32, supported: u32 },
+    /// The file ends before data that it says is there.
+    Truncated { bytes: u64, expected: u64 },
+    /// The file contradicts itself.
+    Corrupt { what: &'static str, offset: u64 },
+    /// Another process is writing.
+    Locked { path: PathBuf, pid: u32 },
+    /// The plane needs a recovery that a read-only handle may not do.
+    NeedsRecovery { path: PathBuf },
+    /// The handle was opened read-only.
+    ReadOnly,
+    /// The handle is closed.
+    Closed,
+    /// `create` put another plane at this path.
+    Replaced { path: PathBuf },
+    /// A sync failed: writes are refused until the plane is opened again.
+    SyncFailed,
+    /// The caller cancelled a long call.
+    Aborted,
+    /// The operating system refused.
+    Io { source: io::Error, action: &'static str, path: PathBuf },
+}
+
+impl Error {
+    /// The stable code; `Io` keeps the operating system's own (`ENOSPC`, `ENOENT`, ...).
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::DimensionMismatch { .. } => "PLANE_DIMENSION_MISMATCH",
+            Error::NotFinite { .. } => "PLANE_NOT_FINITE",
+            Error::ZeroQuery => "PLANE_ZERO_QUERY",
+            Error::OutOfRange { .. } => "ERR_OUT_OF_RANGE",
+            Error::InvalidOption { .. } | Error::InvalidBatch { .. } => "ERR_INVALID_ARG_VALUE",
+            Error::KeyUnstorable { .. } => "PLANE_KEY_UNSTORABLE",
+            Error::KeyExists { .. } => "PLANE_KEY_EXISTS",
+            Error::Full { .. } => "PLANE_FULL",
+            Error::KeysFull { .. } => "PLANE_KEYS_FULL",
+            Error::Exists { .. } => "PLANE_EXISTS",
+            Error::NotAPlane { .. } => "PLANE_NOT_A_PLANE",
+            Error::UnsupportedVersion { .. } => "PLANE_UNSUPPORTED_VERSION",
+            Error::Truncated { .. } => "PLANE_TRUNCATED",
+            Error::Corrupt { .. } => "PLANE_CORRUPT",
+            Error::Locked { .. } => "PLANE_LOCKED",
+            Error::NeedsRecovery { .. } => "PLANE_NEEDS_RECOVERY",
+            Error::ReadOnly => "PLANE_READ_ONLY",
+            Error::Closed => "PLANE_CLOSED",
+            Error::Replaced { .. } => "PLANE_REPLACED",
+            Error::SyncFailed => "PLANE_SYNC_FAILED",
+            Error::Aborted => "ABORT_ERR",
+            Error::Io { source, .. } => os_code(source),
+        }
+    }
+
+    /// Wraps an operating-system error with what was being done to which file.
+    pub(crate) fn io(source: io::Error, action: &'static str, path: &std::path::Path) -> Self {
+        Error::Io { source, action, path: path.to_path_buf() }
+    }
+}
+
+fn os_code(error: &io::Error) -> &'static str {
+    use io::ErrorKind as K;
+    match error.kind() {
+        K::NotFound => "ENOENT",
+        K::PermissionDenied => "EACCES",
+        K::AlreadyExists => "EEXIST",
+        K::StorageFull => "ENOSPC",
+        K::QuotaExceeded => "EDQUOT",
+        K::IsADirectory => "EISDIR",
+        K::NotADirectory => "ENOTDIR",
+        K::ReadOnlyFilesystem => "EROFS",
+        K::FileTooLarge => "EFBIG",
+        K::OutOfMemory => "ENOMEM",
+        K::InvalidInput => "EINVAL",
+        K::ResourceBusy => "EBUSY",
+        K::Interrupted => "EINTR",
+        K::WouldBlock => "EAGAIN",
+        #[cfg(unix)]
+        _ => match error.raw_os_error() {
+            Some(libc::ELOOP) => "ELOOP",
+            Some(libc::EMFILE) => "EMFILE",
+            Some(libc::ENFILE) => "ENFILE",
+            Some(libc::ENAMETOOLONG) => "ENAMETOOLONG",
+            Some(libc::ENXIO) => "ENXIO",
+            Some(libc::ENODEV) => "ENODEV",
+            _ => "EIO",
+        },
+        #[cfg(not(unix))]
+        _ => "EIO",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::DimensionMismatch { expected, actual } => {
+                write!(f, "vector has {actual} components, this plane holds {expected} (dims)")
+            }
+            Error::NotFinite { component: Some(i) } => {
+                write!(f, "component {i} of the vector is not finite (NaN or infinity)")
+            }
+            Error::NotFinite { component: None } => {
+                write!(f, "the vector's norm is not finite in f32: its components are too large")
+            }
+            Error::ZeroQuery => write!(f, "a zero vector has no direction, so cosine distances from it are undefined"),
+            Error::OutOfRange { name, value, min, max } => {
+                write!(f, "{name} must be from {min} to {max}, got {value}")
+            }
+            Error::InvalidOption { name, reason } => write!(f, "{name} {reason}"),
+            Error::InvalidBatch { reason } => f.write_str(reason),
+            Error::KeyUnstorable { bytes, reason } => write!(f, "key of {bytes} bytes cannot be stored: {reason}"),
+            Error::KeyExists { id } => write!(f, "the key belongs to record {id} already"),
+            Error::Full { max_nodes } => write!(f, "the plane is full: it holds maxNodes = {max_nodes} records"),
+            Error::KeysFull { bytes_max } => {
+                write!(f, "the key arena is full: long keys may take {bytes_max} bytes in this plane")
+            }
+            Error::Exists { path } => {
+                write!(f, "{} exists already; pass overwrite: true to replace it", path.display())
+            }
+            Error::NotAPlane { path, reason } => write!(f, "{} is not a plane: {reason}", path.display()),
+            Error::UnsupportedVersion { found, supported } => {
+                write!(f, "the file has format version {found}, this build reads up to {supported}")
+            }
+            Error::Truncated { bytes, expected } => {
+                write!(f, "the file is truncated: it has {bytes} bytes of at least {expected}")
+            }
+            Error::Corrupt { what, offset } => write!(f, "the file is corrupt: {what} (file offset {offset})"),
+            Error::Locked { path, pid } => write!(f, "process {pid} is writing to {}", path.display()),
+            Error::NeedsRecovery { path } => {
+                write!(f, "{} needs recovery after a crash; open it for writing once", path.display())
+            }
+            Error::ReadOnly => write!(f, "the plane was opened read-only"),
+            Error::Closed => write!(f, "the plane is closed"),
+            Error::Replaced { path } => {
+                write!(f, "another plane was created at {}; open it again", path.display())
+            }
+            Error::SyncFailed => {
+                write!(f, "an earlier sync to disk failed; close the plane and open it again before writing")
+            }
+            Error::Aborted => write!(f, "the operation was aborted"),
+            Error::Io { source, action, path } => {
+                write!(f, "{}: cannot {action} {}: {source}", os_code(source), path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

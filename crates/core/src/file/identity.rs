@@ -1,0 +1,70 @@
+//! Which machine, since which boot, and which file: what tells a process's death from a machine's.
+//!
+//! After a kill the page cache still has every store, so only what the dead writer was changing needs repair. After a
+//! crash of the machine, or in a copy of the file, nothing is certain but what a checksum confirms.
+
+use std::sync::atomic::Ordering;
+
+use super::shared::SharedState;
+use crate::storage::FileId;
+
+/// Boot and file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    boot: [u64; 2],
+    file: FileId,
+}
+
+impl Identity {
+    /// This boot of this machine, with this file. A system that does not tell its boot matches nothing, not even
+    /// itself.
+    pub fn current(file: FileId) -> Self {
+        Identity { boot: boot_id().unwrap_or([0; 2]), file }
+    }
+
+    /// The same file in another boot, for tests that play a machine crash.
+    #[cfg(test)]
+    pub fn other_boot(self) -> Self {
+        Identity { boot: [self.boot[0] ^ 1, self.boot[1]], ..self }
+    }
+
+    /// Leaves the mark of who writes.
+    pub fn write(&self, shared: &SharedState) {
+        shared.boot[0].store(self.boot[0], Ordering::Relaxed);
+        shared.boot[1].store(self.boot[1], Ordering::Relaxed);
+        shared.device.store(self.file.device, Ordering::Relaxed);
+        shared.inode.store(self.file.inode, Ordering::Relaxed);
+    }
+
+    /// Whether the last writer ran in this boot, on this very file.
+    pub fn matches(&self, shared: &SharedState) -> bool {
+        let boot = [shared.boot[0].load(Ordering::Relaxed), shared.boot[1].load(Ordering::Relaxed)];
+        let (device, inode) = (shared.device.load(Ordering::Relaxed), shared.inode.load(Ordering::Relaxed));
+        self.boot != [0; 2] && boot == self.boot && device == self.file.device && inode == self.file.inode
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn boot_id() -> Option<[u64; 2]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let half = |range| u64::from_str_radix(hex.get(range)?, 16).ok();
+    Some([half(0..16)?, half(16..32)?])
+}
+
+#[cfg(target_vendor = "apple")]
+fn boot_id() -> Option<[u64; 2]> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut bytes = size_of::<libc::timeval>();
+    let mut name = [libc::CTL_KERN, libc::KERN_BOOTTIME];
+    // SAFETY: the name has two elements, and the result is a timeval of the size given.
+    let result = unsafe {
+        libc::sysctl(name.as_mut_ptr(), 2, (&raw mut time).cast(), &mut bytes, std::ptr::null_mut(), 0)
+    };
+    (result == 0).then_some([time.tv_sec as u64, time.tv_usec as u64])
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn boot_id() -> Option<[u64; 2]> {
+    None
+}

@@ -1,0 +1,299 @@
+//! An open plane's file: typed views of its parts, and growth.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use super::extents::Extent;
+use super::layout::{
+    EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT, INTENT_COUNT, INTENT_TABLE_OFFSET,
+    KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, Layout, PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT,
+    READER_TABLE_OFFSET, REGIONS, RegionKind, SHARED_OFFSET,
+};
+use super::shared::{ExtentEntry, Intent, KeyShard, ProcessEntry, ReaderLane, SharedState};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::graph::node::{Node, Slots};
+use crate::map::Map;
+use crate::options::NODES_MAX;
+use crate::storage::{FileId, Step, Storage};
+
+/// Addresses are reserved for this many records, unless the plane's own limit is lower or the file already larger.
+const RESERVED_NODES: u64 = 1 << 28;
+/// The heap's units are numbered by a u32.
+const RESERVED_HEAP: u64 = (u32::MAX as u64) * HEAP_UNIT;
+
+/// How far this process has mapped the file.
+struct Growth {
+    extents: u32,
+    file_end: u64,
+}
+
+/// The file, its maps, and the facts that every view of it rests on.
+pub struct Store {
+    storage: Storage,
+    map: Map,
+    /// The plane's fixed properties.
+    pub config: Config,
+    /// Sizes and offsets that follow from them.
+    pub layout: Layout,
+    uuid: [u8; 16],
+    growth: Mutex<Growth>,
+    mapped_extents: AtomicU32,
+    capacity: AtomicU32,
+}
+
+fn reserve_for(config: &Config, layout: &Layout, nodes: u64) -> [usize; REGIONS.len()] {
+    REGIONS.map(|region| {
+        let bytes = match region {
+            RegionKind::Heap if config.key_cap == 0 => RESERVED_HEAP / 16,
+            RegionKind::Heap => RESERVED_HEAP,
+            // Extents run ahead of the records by up to an eighth.
+            _ => layout.bytes_for(region, nodes) / 8 * 9,
+        };
+        if bytes == 0 { 0 } else { (bytes.div_ceil(EXTENT_ALIGN) * EXTENT_ALIGN + (1 << 20)) as usize }
+    })
+}
+
+impl Store {
+    /// Maps a file whose superblock has been read and checked. `nodes` is a lower bound of the records it holds.
+    pub fn new(storage: Storage, config: Config, uuid: [u8; 16], nodes: u64) -> Result<Self> {
+        let layout = Layout::new(&config);
+        let wanted = config.max_nodes.map_or(RESERVED_NODES, u64::from).max(nodes * 4).min(u64::from(NODES_MAX) + 1);
+        let fail = |e| Error::io(e, "map", storage.path());
+        storage.step(Step::Map).map_err(fail)?;
+        // Where addresses are limited (ulimit -v, many planes at once), a smaller reservation does as well for long.
+        let mut reserved = wanted.max(1024);
+        let map = loop {
+            match Map::new(storage.file(), !storage.read_only(), reserve_for(&config, &layout, reserved)) {
+                Ok(map) => break map,
+                Err(e) if reserved / 4 <= nodes.max(1 << 16) => return Err(fail(e)),
+                Err(_) => reserved /= 4,
+            }
+        };
+        Ok(Store {
+            storage,
+            map,
+            config,
+            layout,
+            uuid,
+            growth: Mutex::new(Growth { extents: 0, file_end: HEADER_BYTES as u64 }),
+            mapped_extents: AtomicU32::new(0),
+            capacity: AtomicU32::new(0),
+        })
+    }
+
+    /// The file itself.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// For `Storage::publish`, before anyone shares the store.
+    pub fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+
+    /// Tells this plane from others.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// Device and inode.
+    pub fn file_id(&self) -> Result<FileId> {
+        self.storage.file_id()
+    }
+
+    fn header_part<T>(&self, offset: usize, count: usize) -> &[T] {
+        assert!(offset + count * std::mem::size_of::<T>() <= HEADER_BYTES);
+        // SAFETY: the header stays mapped as long as `self`; the assertion keeps the part inside it; offsets are
+        // multiples of 4096 and the types consist of atomics only, for which every bit pattern is a value.
+        unsafe { std::slice::from_raw_parts(self.map.header().add(offset).cast::<T>(), count) }
+    }
+
+    /// Words that processes share.
+    pub fn shared(&self) -> &SharedState {
+        &self.header_part(SHARED_OFFSET, 1)[0]
+    }
+
+    /// Registered processes.
+    pub fn processes(&self) -> &[ProcessEntry] {
+        self.header_part(PROCESS_TABLE_OFFSET, PROCESS_COUNT)
+    }
+
+    /// What writing threads are changing.
+    pub fn intents(&self) -> &[Intent] {
+        self.header_part(INTENT_TABLE_OFFSET, INTENT_COUNT)
+    }
+
+    /// Places of reading threads.
+    pub fn lanes(&self) -> &[ReaderLane] {
+        self.header_part(READER_TABLE_OFFSET, READER_COUNT)
+    }
+
+    /// Shards of the key index.
+    pub fn key_shards(&self) -> &[KeyShard] {
+        self.header_part(KEY_SHARDS_OFFSET, KEY_SHARD_COUNT)
+    }
+
+    fn extent_entries(&self) -> &[ExtentEntry] {
+        self.header_part(EXTENT_TABLE_OFFSET, EXTENT_COUNT_MAX)
+    }
+
+    /// Records that every region has room for, as mapped here. Only grows.
+    pub fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::Acquire)
+    }
+
+    /// Slots that are mapped here.
+    pub fn slots(&self) -> Slots<'_> {
+        // SAFETY: `capacity` counts whole records inside the mapped part of the slot region, which stays mapped as long
+        // as `self`.
+        unsafe {
+            let base = self.map.base(RegionKind::Slots);
+            Slots::new(base, self.capacity(), &self.layout, self.config.layer0_cap)
+        }
+    }
+
+    /// One node; `None` when its slot is not mapped here.
+    pub fn node(&self, id: u32) -> Option<Node<'_>> {
+        self.slots().get(id)
+    }
+
+    /// First byte of a record's exact copy. Same rules as for codes.
+    pub fn exact(&self, id: u32) -> *mut u8 {
+        assert!(id < self.capacity() && self.layout.exact_bytes > 0);
+        self.map.base(RegionKind::Exact).wrapping_add(id as usize * self.layout.exact_bytes as usize)
+    }
+
+    /// First byte of a record's key entry. Same rules as for codes.
+    pub fn key_entry(&self, id: u32) -> *mut u8 {
+        assert!(id < self.capacity() && self.layout.key_entry_bytes > 0);
+        self.map.base(RegionKind::Keys).wrapping_add(id as usize * self.layout.key_entry_bytes as usize)
+    }
+
+    /// First of `bytes` bytes of the heap at `unit`; `None` unless all of them are mapped here.
+    #[inline]
+    pub fn heap(&self, unit: u32, bytes: usize) -> Option<*mut u8> {
+        let start = unit as usize * HEAP_UNIT as usize;
+        let end = start.checked_add(bytes)?;
+        (unit > 0 && end <= self.map.mapped(RegionKind::Heap)).then(|| self.map.base(RegionKind::Heap).wrapping_add(start))
+    }
+
+    /// Bytes of the heap that are mapped here.
+    pub fn heap_mapped(&self) -> u64 {
+        self.map.mapped(RegionKind::Heap) as u64
+    }
+
+    /// `count` words of the heap at `unit`.
+    pub fn heap_words(&self, unit: u32, count: usize) -> Option<&[AtomicU32]> {
+        // SAFETY: `heap` gave the whole range, units are 16-byte aligned, and the words are atomics.
+        self.heap(unit, 4 * count).map(|at| unsafe { std::slice::from_raw_parts(at.cast(), count) })
+    }
+
+    /// `count` double words of the heap at `unit`.
+    pub fn heap_double_words(&self, unit: u32, count: usize) -> Option<&[std::sync::atomic::AtomicU64]> {
+        // SAFETY: as for `heap_words`.
+        self.heap(unit, 8 * count).map(|at| unsafe { std::slice::from_raw_parts(at.cast(), count) })
+    }
+
+    /// Single bytes of the heap, as atomics.
+    pub fn heap_bytes(&self, unit: u32, count: usize) -> Option<&[AtomicU8]> {
+        // SAFETY: as for `heap_words`.
+        self.heap(unit, count).map(|at| unsafe { std::slice::from_raw_parts(at.cast(), count) })
+    }
+
+    /// Maps extents that were published since the last look: one load when there are none.
+    #[inline]
+    pub fn refresh(&self) -> Result<()> {
+        let published = self.shared().extent_count.load(Ordering::Acquire);
+        if published == self.mapped_extents.load(Ordering::Acquire) { Ok(()) } else { self.map_published(published) }
+    }
+
+    #[cold]
+    fn map_published(&self, published: u32) -> Result<()> {
+        let mut growth = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        let file_bytes = self.storage.len()?;
+        let published = published.min(EXTENT_COUNT_MAX as u32);
+        while growth.extents < published {
+            let index = growth.extents;
+            let at = (EXTENT_TABLE_OFFSET + index as usize * size_of::<ExtentEntry>()) as u64;
+            let extent = Extent::read(&self.extent_entries()[index as usize], index, &self.uuid)
+                .ok_or(Error::Corrupt { what: "extent table entry", offset: at })?;
+            if extent.offset < growth.file_end {
+                return Err(Error::Corrupt { what: "extents overlap", offset: at });
+            }
+            if extent.end() > file_bytes {
+                return Err(Error::Truncated { bytes: file_bytes, expected: extent.end() });
+            }
+            self.map_extent(&mut growth, extent)?;
+        }
+        Ok(())
+    }
+
+    fn map_extent(&self, growth: &mut Growth, extent: Extent) -> Result<()> {
+        if !self.map.has_room(extent.region, extent.bytes as usize) {
+            return Err(Error::Full { max_nodes: u64::from(self.capacity()) });
+        }
+        self.storage
+            .step(Step::Map)
+            .and_then(|()| self.map.append(self.storage.file(), extent.region, extent.offset, extent.bytes as usize))
+            .map_err(|e| Error::io(e, "map", self.storage.path()))?;
+        growth.extents += 1;
+        growth.file_end = extent.end();
+        let records = REGIONS.iter().map(|r| self.layout.records_in(*r, self.map.mapped(*r) as u64)).min();
+        let capacity = records.unwrap_or(0).min(u64::from(NODES_MAX) + 1);
+        self.capacity.store(capacity as u32, Ordering::Release);
+        self.mapped_extents.store(growth.extents, Ordering::Release);
+        Ok(())
+    }
+
+    /// Drops extents from `count` on that recovery found unusable; nothing in them was ever committed.
+    pub fn usable_extents(&self, published: u32, file_bytes: u64) -> u32 {
+        let mut end = HEADER_BYTES as u64;
+        let entries = self.extent_entries().iter().take(published as usize);
+        for (index, entry) in entries.enumerate() {
+            match Extent::read(entry, index as u32, &self.uuid) {
+                Some(extent) if extent.offset >= end && extent.end() <= file_bytes => end = extent.end(),
+                _ => return index as u32,
+            }
+        }
+        published
+    }
+
+    /// Adds an extent to a region, large enough for `bytes` more. The caller holds the writer's turn.
+    pub fn grow(&self, region: RegionKind, bytes: u64) -> Result<()> {
+        self.refresh()?;
+        let mut growth = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        let mapped = self.map.mapped(region) as u64;
+        // An eighth at a time keeps the slack of all regions together under F1's bound, and the table short.
+        let bytes = bytes.max(mapped / 8).max(1).div_ceil(EXTENT_ALIGN) * EXTENT_ALIGN;
+        if growth.extents as usize >= EXTENT_COUNT_MAX || !self.map.has_room(region, bytes as usize) {
+            return Err(Error::Full { max_nodes: u64::from(self.capacity()) });
+        }
+        let extent = Extent { offset: growth.file_end, bytes, region };
+        self.storage.allocate(extent.offset, extent.bytes)?;
+        let index = growth.extents;
+        extent.write(&self.extent_entries()[index as usize], index, &self.uuid);
+        self.map_extent(&mut growth, extent)?;
+        // Release: whoever sees the count sees the entry.
+        self.shared().extent_count.store(index + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes room for `records` records in every region. The caller holds the writer's turn.
+    pub fn ensure_capacity(&self, records: u32) -> Result<()> {
+        self.refresh()?;
+        for region in [RegionKind::Slots, RegionKind::Exact, RegionKind::Keys] {
+            let needed = self.layout.bytes_for(region, u64::from(records));
+            let mapped = self.map.mapped(region) as u64;
+            if needed > mapped {
+                self.grow(region, needed - mapped)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Apparent size that the extents account for.
+    pub fn file_end(&self) -> u64 {
+        self.growth.lock().unwrap_or_else(|e| e.into_inner()).file_end
+    }
+}

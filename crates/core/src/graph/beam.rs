@@ -1,0 +1,211 @@
+//! Walking one layer: the beam search of Malkov and Yashunin (arXiv:1603.09320, algorithm 2), arranged around memory.
+//!
+//! Nearly all the time of a search goes to waiting for records. So an expansion is split in two: *gather* reads a node's
+//! links, keeps those not met before and asks for every line of their records; *score* computes the distances. Between
+//! the two another expansion is gathered, which gives the lines time to arrive. The walk thus runs one expansion ahead
+//! of what it knows, and visits a few nodes more than it had to.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Graph;
+use super::node::Node;
+use super::pool::{self, Pool};
+use super::visited::Visited;
+use crate::distance::{Query, prefetch};
+use crate::file::layout::{LINE_BYTES, NONE};
+
+/// Candidates carried down the layers above 0. One alone lands in the wrong basin on clustered data, and no beam width
+/// on layer 0 gets out of it.
+pub const DESCENT_BEAM: usize = 16;
+
+/// What a walk needs besides the graph; reused from one to the next.
+#[derive(Default)]
+pub struct Walk {
+    pub visited: Visited,
+    pub pool: Pool,
+    /// Gathered, on their way from memory.
+    pending: Vec<u32>,
+    gathered: Vec<u32>,
+    rows: Rows,
+}
+
+/// A batch of records being scored.
+#[derive(Default)]
+pub struct Rows {
+    ids: Vec<u32>,
+    rows: Vec<*const u8>,
+    dots: Vec<f32>,
+}
+
+// SAFETY: the pointers are scratch space, empty between walks; a walk stays on one thread.
+unsafe impl Send for Rows {}
+
+impl Rows {
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.rows.clear();
+    }
+}
+
+impl<'a> Graph<'a> {
+    /// A node's links on a layer; none where the node, or what the file says of its links, does not reach that layer.
+    #[inline(always)]
+    pub fn links(&self, node: Node<'a>, layer: u8) -> &'a [AtomicU32] {
+        if layer == 0 { node.links() } else { self.upper_links(node, layer) }
+    }
+
+    fn upper_links(&self, node: Node<'a>, layer: u8) -> &'a [AtomicU32] {
+        let (level, m) = (node.level(), self.m);
+        if layer > level {
+            return &[];
+        }
+        let words = self.store.heap_words(node.upper(), usize::from(level) * m);
+        words.map_or(&[], |words| &words[usize::from(layer - 1) * m..usize::from(layer) * m])
+    }
+
+    /// Asks for the lines of a record that scoring reads.
+    #[inline(always)]
+    fn prefetch_record(&self, id: u32) {
+        let slot = self.slots.address(id);
+        let mut at = 0;
+        while at < self.score_bytes {
+            prefetch(slot.wrapping_add(at as usize));
+            at += LINE_BYTES;
+        }
+    }
+
+    /// Asks for the lines of a record's layer-0 links.
+    #[inline(always)]
+    fn prefetch_links(&self, id: u32) {
+        let (start, bytes) = self.slots.links_range();
+        let slot = self.slots.address(id).wrapping_add(start as usize);
+        let mut at = 0;
+        while at < bytes {
+            prefetch(slot.wrapping_add(at as usize));
+            at += LINE_BYTES;
+        }
+    }
+
+    /// Starts a walk: empties the sets. `ef` is how many nodes the beam keeps.
+    pub fn start(&self, walk: &mut Walk, ef: usize) {
+        walk.visited.reset(self.slots.limit());
+        walk.pool.reset(ef);
+        walk.pending.clear();
+        walk.gathered.clear();
+    }
+
+    /// Adds a node to start from, if it holds a record and was not met before.
+    pub fn seed(&self, query: &Query, walk: &mut Walk, id: u32) {
+        if id < self.slots.limit() && walk.visited.insert(id) {
+            self.prefetch_record(id);
+            walk.pending.push(id);
+            self.score_pending(query, walk);
+        }
+    }
+
+    /// Adds many nodes to start from.
+    pub fn seed_all(&self, query: &Query, walk: &mut Walk, ids: &[u32]) {
+        for &id in ids {
+            if id < self.slots.limit() && walk.visited.insert(id) {
+                self.prefetch_record(id);
+                walk.pending.push(id);
+            }
+        }
+        self.score_pending(query, walk);
+    }
+
+    /// Walks a layer until every node in the beam has been expanded. What the beam holds then is the answer.
+    pub fn walk_layer(&self, query: &Query, walk: &mut Walk, layer: u8) {
+        loop {
+            match walk.pool.expand_next() {
+                Some(id) => self.gather(id, layer, walk),
+                None if walk.pending.is_empty() => return,
+                None => {}
+            }
+            self.score_pending(query, walk);
+            std::mem::swap(&mut walk.pending, &mut walk.gathered);
+        }
+    }
+
+    #[inline(always)]
+    fn gather(&self, id: u32, layer: u8, walk: &mut Walk) {
+        let Some(node) = self.slots.get(id) else { return };
+        for link in self.links(node, layer) {
+            let id = link.load(Ordering::Relaxed);
+            if id == NONE {
+                break;
+            }
+            if id < self.slots.limit() && walk.visited.insert(id) {
+                self.prefetch_record(id);
+                walk.gathered.push(id);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn score_pending(&self, query: &Query, walk: &mut Walk) {
+        let Walk { pool, pending, rows, .. } = walk;
+        self.score(query, pending.drain(..), rows, |id, distance| {
+            if let Some(ahead) = pool.insert(pool::entry(distance, id))
+                && ahead < 2
+            {
+                // It will be expanded soon: its links should be there by then.
+                self.prefetch_links(id);
+            }
+        });
+    }
+
+    /// Distances of the records among `ids` that are live.
+    #[inline(always)]
+    pub fn score(&self, query: &Query, ids: impl Iterator<Item = u32>, rows: &mut Rows, found: impl FnMut(u32, f32)) {
+        self.score_where(query, ids, rows, Node::is_live, found);
+    }
+
+    /// Distances of the records among `ids` whose state `readable` accepts.
+    #[inline(always)]
+    pub fn score_where(
+        &self,
+        query: &Query,
+        ids: impl Iterator<Item = u32>,
+        rows: &mut Rows,
+        readable: impl Fn(&Node<'a>) -> bool,
+        mut found: impl FnMut(u32, f32),
+    ) {
+        rows.clear();
+        for id in ids {
+            if let Some(node) = self.slots.get(id)
+                && readable(&node)
+            {
+                rows.ids.push(id);
+                rows.rows.push(node.codes());
+            }
+        }
+        if rows.dots.len() < rows.rows.len() {
+            rows.dots.resize(rows.rows.len().next_power_of_two(), 0.0);
+        }
+        // SAFETY: each row belongs to a slot whose state word was accepted when loaded (Acquire): live under the caller's
+        // pin, or being linked with the caller holding the lock of a node that links to it. Either way its codes are
+        // complete and nobody writes them; they have the plane's format and dimensions.
+        unsafe { (self.dot)(query, &rows.rows, &mut rows.dots) };
+        for (&id, &dot) in rows.ids.iter().zip(&rows.dots) {
+            if let Some(node) = self.slots.get(id) {
+                let bias = if self.has_bias { node.bias() } else { 0.0 };
+                found(id, query.distance(node.factor(), bias, dot));
+            }
+        }
+    }
+
+    /// Walks the layers from the entry point's down to `above + 1`, and leaves the best nodes found in `seeds`.
+    pub fn descend(&self, query: &Query, walk: &mut Walk, seeds: &mut Vec<u32>, above: u8) {
+        seeds.clear();
+        let Some((entry, level)) = self.entry_point() else { return };
+        seeds.push(entry);
+        for layer in (above + 1..=level).rev() {
+            self.start(walk, DESCENT_BEAM);
+            self.seed_all(query, walk, seeds);
+            self.walk_layer(query, walk, layer);
+            seeds.clear();
+            seeds.extend(walk.pool.entries().iter().map(|e| pool::id(*e)));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Linking a new node in (Malkov and Yashunin, arXiv:1603.09320, algorithm 1), and publishing it last.
+
+use std::sync::atomic::Ordering;
+
+use super::beam::DESCENT_BEAM;
+use super::links::Offer;
+use super::node::{Node, SlotState};
+use super::pool;
+use super::{Graph, Scratch};
+use crate::file::layout::LEVEL_MAX;
+
+/// The level of a record: geometric, so that each layer has one M-th of the nodes of the one below. Drawn from the
+/// record's generation and the plane's seed, so that the same inserts make the same graph.
+pub fn level_for(generation: u64, seed: u64, m: u32) -> u8 {
+    // SplitMix64 (Steele, Lea and Flood, 2014).
+    let mut z = generation.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    let uniform = ((z >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    (-uniform.ln() / f64::from(m).ln()).min(f64::from(LEVEL_MAX)) as u8
+}
+
+impl<'a> Graph<'a> {
+    /// Finds the neighbours of a node that is being built, links it to them and them to it. The node's record is
+    /// complete but for its links, `scratch.query` holds it, and the caller is pinned. Afterwards the node has a parent,
+    /// unless the plane turned out to be empty.
+    pub fn link(&self, id: u32, node: Node<'a>, level: u8, scratch: &mut Scratch) {
+        let Some((_, top)) = self.entry_point() else { return };
+        let from = level.min(top);
+        let Scratch { query, walk, seeds, edit, .. } = scratch;
+        self.descend(query, walk, seeds, from);
+        for layer in (0..=from).rev() {
+            self.start(walk, self.store.config.ef_construction as usize);
+            self.seed_all(query, walk, seeds);
+            if layer == 0
+                && let Some(root) = self.root()
+            {
+                self.seed(query, walk, root);
+            }
+            self.walk_layer(query, walk, layer);
+            edit.candidates.clear();
+            edit.candidates.extend(walk.pool.entries().iter().map(|e| e & !1).filter(|e| pool::id(*e) != id));
+            seeds.clear();
+            seeds.extend(edit.candidates.iter().take(DESCENT_BEAM).map(|e| pool::id(*e)));
+            let candidates = std::mem::take(&mut edit.candidates);
+            self.select(&candidates, self.m.min(self.links(node, layer).len()), &mut edit.selection);
+            let chosen: Vec<u32> = edit.selection.kept().to_vec();
+            for (link, other) in self.links(node, layer).iter().zip(&chosen) {
+                link.store(*other, Ordering::Relaxed);
+            }
+            let mut linked = false;
+            for &other in &chosen {
+                linked |= self.offer(other, id, layer, edit) == Offer::Linked;
+            }
+            if layer == 0 && node.parent() == crate::file::layout::NONE {
+                // Every neighbour declined, or all that linked are younger: any older node found will do.
+                let found = candidates.iter().map(|e| pool::id(*e));
+                let _ = found.clone().any(|other| self.adopt(other, id, false, edit))
+                    || found.take(64).any(|other| self.adopt(other, id, true, edit));
+            } else if !linked && layer > 0 {
+                // A node without a link to it on an upper layer is lost to descents there: the nearest makes room.
+                self.force_upper(&candidates, id, layer);
+            }
+            edit.candidates = candidates;
+        }
+    }
+
+    /// Lets the nearest node give its last link on an upper layer to a newcomer that nobody there links to.
+    fn force_upper(&self, candidates: &[pool::Entry], id: u32, layer: u8) {
+        let nearest = candidates.iter().map(|e| pool::id(*e)).find(|other| *other != id);
+        let Some(nearest) = nearest else { return };
+        let _guard = self.lock(nearest);
+        let graph = self.current();
+        let Some(node) = graph.slots.get(nearest).filter(|n| n.is_live()) else { return };
+        if let Some(last) = graph.links(node, layer).last() {
+            last.store(id, Ordering::Release);
+        }
+    }
+
+    /// Lets readers see a linked node.
+    pub fn publish(&self, node: Node<'a>, level: u8) {
+        node.set_state(SlotState::Live, level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_geometric() {
+        let mut counts = [0usize; 16];
+        for generation in 1..=1_000_000 {
+            counts[usize::from(level_for(generation, 7, 16))] += 1;
+        }
+        let above = |level: usize| counts[level..].iter().sum::<usize>() as f64;
+        assert!((above(1) / 62_500.0 - 1.0).abs() < 0.03, "{counts:?}");
+        assert!((above(2) / 3906.0 - 1.0).abs() < 0.1, "{counts:?}");
+        assert!((above(3) / 244.0 - 1.0).abs() < 0.3, "{counts:?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The graph: hierarchical navigable small worlds (Malkov and Yashunin, arXiv:1603.09320) over the slots of a plane.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `node.rs` | the view of a slot, and the protocol that makes it sound |
+//! | `pool.rs`, `visited.rs` | what a walk keeps: its beam, and which nodes it has met |
+//! | `beam.rs` | walking a layer, descending the layers |
+//! | `search.rs` | one query from vector to hits; the exact scan |
+//! | `select.rs` | which of many candidates become links |
+//! | `links.rs` | changing a node's links: locks, overflow, the order of stores |
+//! | `parents.rs` | the tree of protected links that keeps every record reachable |
+//! | `insert.rs`, `remove.rs` | linking a new node in, taking one out |
+//!
+//! A search reads: entry point, `beam` down the layers, `search` ranks and copies. An insert walks the same way, then
+//! `select`s neighbours, and `links` adds the edges back, with `parents` making sure that one of them stays.
+
+pub mod beam;
+pub mod insert;
+pub mod links;
+pub mod node;
+pub mod parents;
+pub mod pool;
+pub mod remove;
+pub mod search;
+pub mod select;
+pub mod visited;
+
+use std::sync::atomic::Ordering;
+
+use crate::distance::{DotRows, ExactQuery, Query, kernels};
+use crate::file::layout::NONE;
+use crate::file::store::Store;
+use crate::options::{Metric, Precision};
+
+use beam::Walk;
+use links::LinkLocks;
+use node::Slots;
+
+/// A view of the graph for one operation: what is mapped now, with the arithmetic at hand.
+#[derive(Clone, Copy)]
+pub struct Graph<'a> {
+    pub store: &'a Store,
+    pub slots: Slots<'a>,
+    locks: &'a LinkLocks,
+    dot: DotRows,
+    m: usize,
+    has_bias: bool,
+    score_bytes: u32,
+}
+
+/// Memory that operations reuse; one per thread at work.
+#[derive(Default)]
+pub struct Scratch {
+    /// The vector being searched for or inserted.
+    pub query: Query,
+    /// The same, for final distances.
+    pub exact: ExactQuery,
+    pub walk: Walk,
+    /// Where the next layer's walk starts.
+    pub seeds: Vec<u32>,
+    pub edit: links::Edit,
+}
+
+impl<'a> Graph<'a> {
+    /// The graph as far as ids below `limit`.
+    pub fn new(store: &'a Store, locks: &'a LinkLocks) -> Self {
+        let config = &store.config;
+        let kernels = kernels();
+        let limit = store.shared().id_high_water.load(Ordering::Acquire);
+        let slots = store.slots().with_limit(limit);
+        let has_bias = config.metric == Metric::L2;
+        Graph {
+            store,
+            slots,
+            locks,
+            dot: match config.precision {
+                Precision::Int8 => kernels.dot_int8,
+                Precision::Int16 => kernels.dot_int16,
+                Precision::F16 => kernels.dot_f16,
+                Precision::F32 => kernels.dot_f32,
+            },
+            m: config.m as usize,
+            has_bias,
+            score_bytes: slots.score_bytes(),
+        }
+    }
+
+    /// Entry point and its level; `None` when the plane is empty, or the word names no slot.
+    pub fn entry_point(&self) -> Option<(u32, u8)> {
+        let word = self.store.shared().entry.load(Ordering::Acquire);
+        let (id, level) = (word as u32, (word >> 32) as u32);
+        (id < self.slots.limit() && level <= u32::from(crate::file::layout::LEVEL_MAX)).then_some((id, level as u8))
+    }
+
+    /// Root of the parent tree.
+    pub fn root(&self) -> Option<u32> {
+        let root = self.store.shared().root.load(Ordering::Acquire);
+        (root != NONE && root < self.slots.limit()).then_some(root)
+    }
+
+    /// Puts a record in the role of the query. The caller is pinned and saw it live, or is building it, or holds the
+    /// lock of a node that links to it.
+    pub fn set_row(&self, query: &mut Query, id: u32) {
+        let Some(node) = self.slots.get(id) else { return };
+        let config = &self.store.config;
+        // SAFETY: the caller's promise: the codes are complete and stay as they are.
+        unsafe {
+            query.set_row(
+                config.precision,
+                config.metric,
+                config.dims as usize,
+                node.codes(),
+                node.factor(),
+                node.bias(),
+                node.scale(),
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A node's slot in the map: codes, header, layer-0 links.
+//!
+//! The protocol that makes these views sound (F4): header and links are atomics, which any thread may read and write at
+//! any time. Codes (and the exact copy and key entry of the same id) are plain bytes. They are written only while the
+//! slot's state is `Building`, by the one thread that took the slot off the free list, and are read only by threads
+//! that loaded `Live` (writers: or `Linking`) with Acquire from the state word while pinned, before the slot could be
+//! handed out again: a slot is reused only after every reader pinned at its removal has left (see `epoch`).
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::file::layout::{LEVEL_MAX, Layout, NODE_HEADER_BYTES, PAGE_BYTES};
+
+/// What a slot holds; the low bits of its state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Never used: all zeros since its extent was allocated.
+    Never = 0,
+    /// Being written; nobody but its writer looks inside.
+    Building = 1,
+    /// A record.
+    Live = 2,
+    /// Removed; readers pinned earlier may still be reading it.
+    Limbo = 3,
+    /// On the free list.
+    Free = 4,
+    /// Written, and being linked in: writers may read it, readers do not see it yet.
+    Linking = 5,
+}
+
+/// The fixed part of a node, between its codes and its links.
+#[repr(C)]
+pub struct NodeHeader {
+    /// `SlotState` in bits 0 to 7, level in bits 8 to 15.
+    pub state: AtomicU32,
+    /// Multiplier of the code dot product, by metric; f32 bits, as are the next three.
+    pub factor: AtomicU32,
+    /// Addend of the distance, by metric.
+    pub bias: AtomicU32,
+    /// Component = code * scale.
+    pub scale: AtomicU32,
+    /// Euclidean norm of the caller's vector.
+    pub norm: AtomicU32,
+    /// Over everything that does not change while the record lives.
+    pub checksum: AtomicU32,
+    /// Number of the record in order of insertion; never given twice.
+    pub generation: AtomicU64,
+    /// Heap unit of the links above layer 0; 0 when the level is 0.
+    pub upper: AtomicU32,
+    /// The older node whose link to this one may not be dropped; `NONE` at the root.
+    pub parent: AtomicU32,
+    /// Power of two that an f16 exact copy is scaled by; f32 bits.
+    pub exact_scale: AtomicU32,
+    /// Next slot on the free list or in limbo.
+    pub next: AtomicU32,
+    /// Epoch of the removal.
+    pub removed_epoch: AtomicU64,
+    /// Reusable only when a commit with a higher number is durable; 0 for at once.
+    pub hold_commit: AtomicU64,
+}
+
+const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
+
+/// Where slots lie, with everything the address arithmetic needs at hand.
+#[derive(Clone, Copy)]
+pub struct Slots<'a> {
+    base: *mut u8,
+    limit: u32,
+    stride: u32,
+    /// Bytes left over at the end of each page; 0 when slots are contiguous.
+    page_waste: u32,
+    /// `id / slots_per_page == (id * page_magic) >> page_shift` for every 31-bit id.
+    page_magic: u64,
+    page_shift: u32,
+    header_offset: u32,
+    links_offset: u32,
+    layer0_cap: u32,
+    _map: PhantomData<&'a NodeHeader>,
+}
+
+// SAFETY: `Slots` is an address and some numbers; what may be done through it is governed by the protocol above.
+unsafe impl Send for Slots<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Slots<'_> {}
+
+impl<'a> Slots<'a> {
+    /// # Safety
+    /// `base` points to at least `limit` slots of this layout that stay mapped for 'a.
+    pub unsafe fn new(base: *mut u8, limit: u32, layout: &Layout, layer0_cap: u32) -> Self {
+        let per_page = layout.slots_per_page;
+        let (page_waste, page_magic, page_shift) = if per_page == 0 {
+            (0, 0, 0)
+        } else {
+            // With shift = 31 + ceil(log2 n) and magic = ceil(2^shift / n), the product's error stays below one for
+            // ids below 2^31, and magic below 2^32, so the product fits 63 bits.
+            let shift = 31 + per_page.next_power_of_two().trailing_zeros();
+            (PAGE_BYTES - per_page * layout.slot_bytes, (1u64 << shift).div_ceil(u64::from(per_page)), shift)
+        };
+        Slots {
+            base,
+            limit,
+            stride: layout.slot_bytes,
+            page_waste,
+            page_magic,
+            page_shift,
+            header_offset: layout.header_offset,
+            links_offset: layout.links_offset,
+            layer0_cap,
+            _map: PhantomData,
+        }
+    }
+
+    /// Ids below this have a slot.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Slots at most `limit`.
+    pub fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = self.limit.min(limit);
+        self
+    }
+
+    /// Address of a slot; only valid memory for ids below `limit`.
+    #[inline(always)]
+    pub fn address(&self, id: u32) -> *mut u8 {
+        let page = (u64::from(id) * self.page_magic) >> self.page_shift;
+        let offset = u64::from(id) * u64::from(self.stride) + page * u64::from(self.page_waste);
+        self.base.wrapping_add(offset as usize)
+    }
+
+    /// The node with this id, `None` past the limit.
+    #[inline(always)]
+    pub fn get(&self, id: u32) -> Option<Node<'a>> {
+        (id < self.limit).then(|| Node {
+            slot: self.address(id),
+            header_offset: self.header_offset,
+            links_offset: self.links_offset,
+            layer0_cap: self.layer0_cap,
+            _map: PhantomData,
+        })
+    }
+
+    /// Bytes from a slot's start through the header words that scoring reads.
+    pub fn score_bytes(&self) -> u32 {
+        self.header_offset + 12
+    }
+
+    /// Where layer-0 links start in a slot, and how many bytes they take.
+    pub fn links_range(&self) -> (u32, u32) {
+        (self.links_offset, 4 * self.layer0_cap)
+    }
+}
+
+/// One slot.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    slot: *mut u8,
+    header_offset: u32,
+    links_offset: u32,
+    layer0_cap: u32,
+    _map: PhantomData<&'a NodeHeader>,
+}
+
+impl<'a> Node<'a> {
+    /// The fixed part.
+    #[inline(always)]
+    pub fn header(&self) -> &'a NodeHeader {
+        // SAFETY: `Slots::new`'s caller vouched for the slot's memory for 'a; the header starts at a multiple of 8
+        // inside a 64-byte aligned slot; all of it is atomics, for which every bit pattern is a value.
+        unsafe { &*self.slot.add(self.header_offset as usize).cast::<NodeHeader>() }
+    }
+
+    /// Links on layer 0: ids up to the first `NONE`.
+    #[inline(always)]
+    pub fn links(&self) -> &'a [AtomicU32] {
+        // SAFETY: as for `header`; the layout has `layer0_cap` words behind the header, inside the slot.
+        unsafe {
+            std::slice::from_raw_parts(self.slot.add(self.links_offset as usize).cast(), self.layer0_cap as usize)
+        }
+    }
+
+    /// First byte of the codes. Reading through it asks for a pinned reader that has seen `Live`, writing for the
+    /// slot's builder.
+    #[inline(always)]
+    pub fn codes(&self) -> *mut u8 {
+        self.slot
+    }
+
+    /// The state word, before anything else of the record is looked at.
+    #[inline(always)]
+    pub fn state_word(&self) -> u32 {
+        self.header().state.load(Ordering::Acquire)
+    }
+
+    /// Whether the slot holds a record.
+    #[inline(always)]
+    pub fn is_live(&self) -> bool {
+        self.state_word() & 0xFF == SlotState::Live as u32
+    }
+
+    /// Whether the slot holds a complete record, visible or about to be: links to it are kept.
+    pub fn is_linked(&self) -> bool {
+        let state = self.state_word() & 0xFF;
+        state == SlotState::Live as u32 || state == SlotState::Linking as u32
+    }
+
+    /// What the slot holds; `None` for a value that no version writes.
+    pub fn state(&self) -> Option<SlotState> {
+        Some(match self.state_word() & 0xFF {
+            0 => SlotState::Never,
+            1 => SlotState::Building,
+            2 => SlotState::Live,
+            3 => SlotState::Limbo,
+            4 => SlotState::Free,
+            5 => SlotState::Linking,
+            _ => return None,
+        })
+    }
+
+    /// Highest layer the node is on; bounded, whatever the file says.
+    pub fn level(&self) -> u8 {
+        ((self.state_word() >> 8) as u8).min(LEVEL_MAX)
+    }
+
+    /// Changes state and level in one store. SeqCst, so that a removal is ordered before the epoch's next value.
+    pub fn set_state(&self, state: SlotState, level: u8) {
+        self.header().state.store(state as u32 | u32::from(level) << 8, Ordering::SeqCst);
+    }
+
+    /// See `NodeHeader::factor`.
+    #[inline(always)]
+    pub fn factor(&self) -> f32 {
+        f32::from_bits(self.header().factor.load(Ordering::Relaxed))
+    }
+
+    /// See `NodeHeader::bias`.
+    #[inline(always)]
+    pub fn bias(&self) -> f32 {
+        f32::from_bits(self.header().bias.load(Ordering::Relaxed))
+    }
+
+    /// See `NodeHeader::scale`.
+    pub fn scale(&self) -> f32 {
+        f32::from_bits(self.header().scale.load(Ordering::Relaxed))
+    }
+
+    /// See `NodeHeader::norm`.
+    pub fn norm(&self) -> f32 {
+        f32::from_bits(self.header().norm.load(Ordering::Relaxed))
+    }
+
+    /// See `NodeHeader::exact_scale`.
+    pub fn exact_scale(&self) -> f32 {
+        f32::from_bits(self.header().exact_scale.load(Ordering::Relaxed))
+    }
+
+    /// See `NodeHeader::generation`.
+    pub fn generation(&self) -> u64 {
+        self.header().generation.load(Ordering::Relaxed)
+    }
+
+    /// See `NodeHeader::parent`.
+    pub fn parent(&self) -> u32 {
+        self.header().parent.load(Ordering::Relaxed)
+    }
+
+    /// See `NodeHeader::parent`.
+    pub fn set_parent(&self, id: u32) {
+        self.header().parent.store(id, Ordering::Relaxed);
+    }
+
+    /// See `NodeHeader::upper`.
+    pub fn upper(&self) -> u32 {
+        self.header().upper.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_division_is_exact_for_every_slot_count() {
+        for per_page in 1..=64u32 {
+            let layout = Layout {
+                code_bytes: 0,
+                header_offset: 0,
+                links_offset: 64,
+                slot_bytes: PAGE_BYTES / per_page / 64 * 64,
+                slots_per_page: per_page,
+                exact_bytes: 0,
+                key_entry_bytes: 0,
+                key_inline: 0,
+            };
+            // SAFETY: no slot is touched, only addresses are computed.
+            let slots = unsafe { Slots::new(std::ptr::null_mut(), u32::MAX, &layout, 0) };
+            let around = |n: u32| [n.saturating_sub(1), n, n + 1];
+            let ids = (0..200).chain(around(per_page * 1_000_003)).chain(around(0x7FFF_FFFE - per_page));
+            for id in ids.chain([0x7FFF_FFFE]) {
+                let expected = u64::from(id / per_page) * u64::from(PAGE_BYTES)
+                    + u64::from(id % per_page) * u64::from(layout.slot_bytes);
+                assert_eq!(slots.address(id) as u64, expected, "{id} by {per_page}");
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The beam: the nearest nodes found so far, in one sorted array, each marked once its links have been followed.
+
+/// A node with its distance, as one number: sorts by distance, then by id. Bit 0 means "expanded".
+pub type Entry = u64;
+
+const EXPANDED: u64 = 1;
+
+/// Packs a distance and an id. Distances are never NaN; ids are below 2^31.
+#[inline(always)]
+pub fn entry(distance: f32, id: u32) -> Entry {
+    let bits = distance.to_bits();
+    // Flips the sign of positive numbers and all bits of negative ones, which makes unsigned order that of the floats.
+    let ordered = bits ^ (((bits as i32 >> 31) as u32) | 0x8000_0000);
+    u64::from(ordered) << 32 | u64::from(id) << 1
+}
+
+/// The id in an entry.
+#[inline(always)]
+pub fn id(entry: Entry) -> u32 {
+    (entry as u32) >> 1
+}
+
+/// The distance in an entry.
+#[inline(always)]
+pub fn distance(entry: Entry) -> f32 {
+    let ordered = (entry >> 32) as u32;
+    let mask = (((ordered ^ 0x8000_0000) as i32 >> 31) as u32) | 0x8000_0000;
+    f32::from_bits(ordered ^ mask)
+}
+
+/// At most `capacity` entries, ascending.
+#[derive(Default)]
+pub struct Pool {
+    entries: Vec<Entry>,
+    capacity: usize,
+    /// Nothing before this is unexpanded.
+    cursor: usize,
+}
+
+impl Pool {
+    /// Empties the pool; it will keep the `capacity` nearest.
+    pub fn reset(&mut self, capacity: usize) {
+        self.entries.clear();
+        // Not all at once: a caller may ask for a million out of a thousand.
+        self.entries.reserve(capacity.min(1024));
+        self.capacity = capacity;
+        self.cursor = 0;
+    }
+
+    /// The entries, ascending.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Whether the pool holds as many as it keeps.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() == self.capacity
+    }
+
+    /// Only a smaller entry than this would be kept.
+    #[inline(always)]
+    pub fn bound(&self) -> Entry {
+        if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
+    }
+
+    /// Adds an entry when it is among the nearest, and tells how many unexpanded-or-later entries come before it.
+    #[inline(always)]
+    pub fn insert(&mut self, entry: Entry) -> Option<usize> {
+        if entry >= self.bound() {
+            return None;
+        }
+        let at = self.entries.partition_point(|other| *other < entry);
+        if self.entries.len() < self.capacity {
+            self.entries.push(entry);
+        }
+        let last = self.entries.len() - 1;
+        self.entries.copy_within(at..last, at + 1);
+        self.entries[at] = entry;
+        let ahead = at.saturating_sub(self.cursor);
+        self.cursor = self.cursor.min(at);
+        Some(ahead)
+    }
+
+    /// The nearest node not yet expanded, which now is.
+    #[inline(always)]
+    pub fn expand_next(&mut self) -> Option<u32> {
+        while let Some(entry) = self.entries.get_mut(self.cursor) {
+            self.cursor += 1;
+            if *entry & EXPANDED == 0 {
+                *entry |= EXPANDED;
+                return Some(id(*entry));
+            }
+        }
+        None
+    }
+
+    /// The nearest node not yet expanded.
+    #[inline(always)]
+    pub fn peek_next(&self) -> Option<u32> {
+        self.entries[self.cursor.min(self.entries.len())..].iter().find(|e| **e & EXPANDED == 0).map(|e| id(*e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn entries_sort_as_their_distances(a in any::<f32>(), b in any::<f32>(), x in 0u32..1 << 31, y in 0u32..1 << 31) {
+            prop_assume!(!a.is_nan() && !b.is_nan());
+            let (one, two) = (entry(a, x), entry(b, y));
+            prop_assert_eq!((id(one), distance(one).to_bits()), (x, a.to_bits()));
+            if a < b {
+                prop_assert!(one < two);
+            }
+        }
+
+        #[test]
+        fn the_pool_keeps_the_nearest_in_order(distances in prop::collection::vec(0u32..1000, 0..200), capacity in 1usize..64) {
+            let mut pool = Pool::default();
+            pool.reset(capacity);
+            let all: Vec<Entry> = distances.iter().enumerate().map(|(i, d)| entry(*d as f32, i as u32)).collect();
+            for (i, one) in all.iter().enumerate() {
+                pool.insert(*one);
+                if i % 3 == 0 {
+                    pool.expand_next();
+                }
+            }
+            let mut expected = all.clone();
+            expected.sort_unstable();
+            expected.truncate(capacity);
+            let kept: Vec<Entry> = pool.entries().iter().map(|e| e & !EXPANDED).collect();
+            prop_assert_eq!(kept, expected);
+            while pool.expand_next().is_some() {}
+            prop_assert!(pool.entries().iter().all(|e| e & EXPANDED == 1));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! One query, from vector to hits; and the exact scan that answers without the graph.
+
+use super::pool::{self, Entry};
+use super::{Graph, Scratch};
+use crate::distance::{CodeRow, ExactRow, prefetch};
+use crate::hits::Hits;
+use crate::options::Rerank;
+use crate::record;
+
+/// Records scored together in a scan.
+const SCAN_BATCH: usize = 64;
+
+/// Final candidates, with what a later check compares.
+#[derive(Clone, Copy)]
+struct Candidate {
+    entry: Entry,
+    generation: u64,
+}
+
+/// How an answer is ranked and copied.
+#[derive(Clone, Copy)]
+pub struct Ranking {
+    pub k: usize,
+    /// Use the exact copy where there is one.
+    pub rerank: bool,
+    /// The caller's pin holds removed slots back; without one each hit is checked again after it was copied.
+    pub protected: bool,
+}
+
+/// Whether an allow-bitset has an id; missing bits mean not allowed.
+pub fn allows(filter: &[u8], id: u32) -> bool {
+    filter.get(id as usize >> 3).is_some_and(|byte| byte >> (id & 7) & 1 != 0)
+}
+
+impl<'a> Graph<'a> {
+    /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
+    pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        let Scratch { query, walk, seeds, .. } = scratch;
+        self.descend(query, walk, seeds, 0);
+        self.start(walk, ef.max(ranking.k));
+        self.seed_all(query, walk, seeds);
+        if let Some(root) = self.root() {
+            self.seed(query, walk, root);
+        }
+        self.walk_layer(query, walk, 0);
+        // A few more than asked for: the codes' order is not quite the true one.
+        let wanted = (2 * ranking.k).max(ranking.k + 10);
+        let found: Vec<u32> = walk.pool.entries().iter().take(wanted).map(|e| pool::id(*e)).collect();
+        let mut ranked = Vec::with_capacity(found.len());
+        self.rank(&found, ranking, scratch, &mut ranked);
+        ranked.sort_unstable_by_key(|c| c.entry);
+        self.hits(&ranked, ranking)
+    }
+
+    /// Nearest records by looking at every one that the filter allows.
+    pub fn scan(&self, filter: Option<&[u8]>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        let mut best: Vec<Candidate> = Vec::new();
+        let mut ranked = Vec::with_capacity(SCAN_BATCH);
+        let mut batch = Vec::with_capacity(SCAN_BATCH);
+        let allowed = |id: &u32| filter.is_none_or(|filter| allows(filter, *id));
+        let limit = filter.map_or(self.slots.limit(), |f| self.slots.limit().min((f.len() as u64 * 8).min(u64::from(u32::MAX)) as u32));
+        let mut ids = (0..limit).filter(allowed).peekable();
+        while ids.peek().is_some() {
+            batch.clear();
+            batch.extend(ids.by_ref().take(SCAN_BATCH));
+            ranked.clear();
+            self.rank(&batch, ranking, scratch, &mut ranked);
+            best.append(&mut ranked);
+            if best.len() >= 2 * ranking.k + 8 * SCAN_BATCH {
+                best.select_nth_unstable_by_key(ranking.k - 1, |c| c.entry);
+                best.truncate(ranking.k);
+            }
+        }
+        best.sort_unstable_by_key(|c| c.entry);
+        self.hits(&best, ranking)
+    }
+
+    /// Final distances of the live records among `ids`.
+    fn rank(&self, ids: &[u32], ranking: Ranking, scratch: &mut Scratch, ranked: &mut Vec<Candidate>) {
+        let config = &self.store.config;
+        let exact = ranking.rerank && config.rerank != Rerank::None;
+        if exact {
+            let bytes = self.store.layout.exact_bytes as usize;
+            for &id in ids.iter().filter(|id| **id < self.slots.limit()) {
+                let at = self.store.exact(id);
+                (0..bytes.div_ceil(64)).for_each(|line| prefetch(at.wrapping_add(64 * line)));
+            }
+        }
+        let nodes = ids.iter().filter_map(|id| self.slots.get(*id).map(|node| (*id, node)));
+        let live: Vec<_> = nodes.filter(|(_, node)| node.is_live()).collect();
+        let mut distances = vec![0.0; live.len()];
+        if exact {
+            let row = |(id, node): &(u32, super::node::Node<'a>)| ExactRow {
+                bytes: self.store.exact(*id),
+                scale: node.exact_scale(),
+                norm: node.norm(),
+            };
+            let rows: Vec<ExactRow> = live.iter().map(row).collect();
+            // SAFETY: each record was live when its state was loaded (Acquire) under the caller's pin, so its exact copy
+            // is complete and nobody writes it; it has the plane's kind and dimensions.
+            unsafe { scratch.exact.score(config.rerank, &rows, &mut distances) };
+        } else {
+            let rows: Vec<CodeRow> = live
+                .iter()
+                .map(|(_, node)| CodeRow { codes: node.codes(), scale: node.scale(), factor: node.factor() })
+                .collect();
+            // SAFETY: as above, for the codes.
+            unsafe { scratch.exact.refine(config.precision, &rows, &mut distances) };
+        }
+        ranked.extend(live.iter().zip(&distances).map(|((id, node), distance)| Candidate {
+            entry: pool::entry(*distance, *id),
+            generation: node.generation(),
+        }));
+    }
+
+    /// Copies the first k candidates out of the file.
+    fn hits(&self, ranked: &[Candidate], ranking: Ranking) -> Hits {
+        let mut hits = Hits::default();
+        let expected = ranked.len().min(ranking.k);
+        hits.ids.reserve(expected);
+        hits.distances.reserve(expected);
+        hits.key_ends.reserve(expected);
+        for candidate in ranked {
+            if hits.ids.len() == ranking.k {
+                break;
+            }
+            let id = pool::id(candidate.entry);
+            let Some(node) = self.slots.get(id).filter(|node| node.is_live()) else { continue };
+            let start = hits.keys.len();
+            // SAFETY: pinned, and live when ranked and again now; without a pin the check below decides.
+            if let Some(key) = unsafe { record::key(self.store, id) } {
+                hits.keys.extend_from_slice(key);
+            }
+            if !ranking.protected && !(node.is_live() && node.generation() == candidate.generation) {
+                hits.keys.truncate(start);
+                continue;
+            }
+            hits.ids.push(id);
+            hits.distances.push(pool::distance(candidate.entry));
+            hits.key_ends.push(hits.keys.len() as u32);
+        }
+        hits
+    }
+}

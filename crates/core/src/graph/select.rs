@@ -1,0 +1,66 @@
+//! Which candidates become links: the diversity rule of Malkov and Yashunin (arXiv:1603.09320, algorithm 4).
+//!
+//! A candidate is kept when it is nearer to the node than to every candidate kept before it. Keeping simply the nearest
+//! would spend all links inside one cluster and strand what lies outside. A tie counts against the candidate: among
+//! copies of one vector a single link is enough, and the others stay free for the way out.
+
+use super::Graph;
+use super::beam::Rows;
+use super::pool::{self, Entry};
+use crate::distance::Query;
+
+/// Scratch for one selection.
+#[derive(Default)]
+pub struct Selection {
+    pair: Query,
+    rows: Rows,
+    kept: Vec<u32>,
+    /// For each candidate looked at and not kept: the kept one that stands for it.
+    pub covered: Vec<(u32, u32)>,
+}
+
+impl Graph<'_> {
+    /// Picks at most `most` of `candidates`, which are sorted by distance to the node, and leaves them in `selection`.
+    /// Every candidate is safe to read: the caller is pinned and saw it live, or holds the lock of a node linking to it.
+    pub fn select(&self, candidates: &[Entry], most: usize, selection: &mut Selection) {
+        let Selection { pair, rows, kept, covered } = selection;
+        kept.clear();
+        covered.clear();
+        for &candidate in candidates {
+            if kept.len() == most {
+                return;
+            }
+            let (id, distance) = (pool::id(candidate), pool::distance(candidate));
+            let mut stands_for = None;
+            if !kept.is_empty() {
+                self.set_row(pair, id);
+                self.score_linked(pair, kept, rows, |other, to_other| {
+                    if to_other <= distance && stands_for.is_none() {
+                        stands_for = Some(other);
+                    }
+                });
+            }
+            match stands_for {
+                None => kept.push(id),
+                Some(other) => covered.push((id, other)),
+            }
+        }
+    }
+}
+
+impl Selection {
+    /// What the last selection kept, nearest first.
+    pub fn kept(&self) -> &[u32] {
+        &self.kept
+    }
+
+    /// See `kept`.
+    pub fn kept_mut(&mut self) -> &mut Vec<u32> {
+        &mut self.kept
+    }
+
+    /// The kept candidate that stands for a dropped one.
+    pub fn cover_of(&self, id: u32) -> Option<u32> {
+        self.covered.iter().find(|(dropped, _)| *dropped == id).map(|(_, other)| *other)
+    }
+}

@@ -1,0 +1,223 @@
+//! The key index: from a key to the id of its record, in the file.
+//!
+//! 256 shards, each an open-addressing table of 8-byte entries with linear probing. An entry keeps 32 bits of the key's
+//! hash beside the id, so that a table grows without reading keys; equality is decided by the record's own key. Writers
+//! hold the shard's lock; readers take none. A reader whose table was replaced while it looked starts again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::error::{Error, Result};
+use crate::file::layout::KEY_SHARD_COUNT;
+use crate::file::shared::KeyShard;
+use crate::file::store::Store;
+use crate::heap;
+
+const EMPTY: u64 = 0;
+const REMOVED: u64 = 1;
+const LOG2_MIN: u32 = 3;
+const LOG2_MAX: u32 = 28;
+
+/// A key's hash, split into the parts that the index uses.
+#[derive(Clone, Copy)]
+pub struct KeyHash {
+    shard: usize,
+    bits: u32,
+}
+
+impl KeyHash {
+    /// Hashes a key with the plane's seed, which makes crafted collisions hard.
+    pub fn new(store: &Store, key: &[u8]) -> Self {
+        let hash = xxh3_64_with_seed(key, store.config.seed);
+        KeyHash { shard: (hash >> 56) as usize, bits: hash as u32 }
+    }
+
+    fn entry(self, id: u32) -> u64 {
+        // Ids end below 2^31, so id + 2 fits and never meets EMPTY or REMOVED.
+        u64::from(self.bits) << 32 | u64::from(id + 2)
+    }
+}
+
+/// Locks of the shards, in this process; other processes wait for the turn.
+pub struct ShardLocks(Vec<Mutex<()>>);
+
+impl Default for ShardLocks {
+    fn default() -> Self {
+        ShardLocks((0..KEY_SHARD_COUNT).map(|_| Mutex::new(())).collect())
+    }
+}
+
+/// A shard held for writing.
+pub struct Shard<'a> {
+    store: &'a Store,
+    shard: &'a KeyShard,
+    /// Serialises heap allocation.
+    allocation: &'a Mutex<()>,
+    _lock: MutexGuard<'a, ()>,
+}
+
+fn table<'a>(store: &'a Store, word: u64) -> Option<&'a [AtomicU64]> {
+    let (unit, log2) = (word as u32, (word >> 32) as u32);
+    (LOG2_MIN..=LOG2_MAX).contains(&log2).then(|| store.heap_double_words(unit, 1 << log2)).flatten()
+}
+
+/// Walks the entries that may belong to a hash, until `found` takes one or the run ends. At most one full round.
+fn probe(entries: &[AtomicU64], hash: KeyHash, mut found: impl FnMut(usize, u64) -> bool) -> Option<(usize, u64)> {
+    let mask = entries.len() - 1;
+    for step in 0..entries.len() {
+        let at = (hash.bits as usize + step) & mask;
+        match entries[at].load(Ordering::Acquire) {
+            EMPTY => return None,
+            REMOVED => {}
+            entry if (entry >> 32) as u32 == hash.bits && found(at, entry) => return Some((at, entry)),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn id_of(entry: u64) -> u32 {
+    (entry as u32).wrapping_sub(2)
+}
+
+/// Finds the id whose record `is` this key's. Takes no lock; the caller is pinned.
+pub fn find(store: &Store, hash: KeyHash, is: impl Fn(u32) -> bool) -> Option<u32> {
+    let shard = &store.key_shards()[hash.shard];
+    // A table is replaced only when it has doubled, so a handful of tries is plenty; the bound is for hostile files.
+    for _ in 0..64 {
+        let word = shard.table.load(Ordering::Acquire);
+        let _ = store.refresh();
+        let found = table(store, word).and_then(|entries| probe(entries, hash, |_, entry| is(id_of(entry))));
+        if found.is_some() || shard.table.load(Ordering::Acquire) == word {
+            return found.map(|(_, entry)| id_of(entry));
+        }
+    }
+    None
+}
+
+impl<'a> Shard<'a> {
+    /// Locks the shard of a hash.
+    pub fn lock(store: &'a Store, locks: &'a ShardLocks, allocation: &'a Mutex<()>, hash: KeyHash) -> Self {
+        let lock = locks.0[hash.shard].lock().unwrap_or_else(|e| e.into_inner());
+        Shard { store, shard: &store.key_shards()[hash.shard], allocation, _lock: lock }
+    }
+
+    fn entries(&self) -> Option<&'a [AtomicU64]> {
+        table(self.store, self.shard.table.load(Ordering::Relaxed))
+    }
+
+    /// The id whose record `is` this key's.
+    pub fn find(&self, hash: KeyHash, is: impl Fn(u32) -> bool) -> Option<u32> {
+        probe(self.entries()?, hash, |_, entry| is(id_of(entry))).map(|(_, entry)| id_of(entry))
+    }
+
+    /// Adds an entry; the caller knows that the key has none.
+    pub fn insert(&self, hash: KeyHash, id: u32) -> Result<()> {
+        let (used, removed) =
+            (self.shard.used.load(Ordering::Relaxed) as usize, self.shard.removed.load(Ordering::Relaxed) as usize);
+        let entries = match self.entries() {
+            // At most three quarters taken keeps runs short.
+            Some(entries) if (used + removed + 1) * 4 <= entries.len() * 3 => entries,
+            _ => self.rebuild(used + 1)?,
+        };
+        let mask = entries.len() - 1;
+        for step in 0..entries.len() {
+            let slot = &entries[(hash.bits as usize + step) & mask];
+            let present = slot.load(Ordering::Relaxed);
+            if present == EMPTY || present == REMOVED {
+                slot.store(hash.entry(id), Ordering::Release);
+                self.shard.used.fetch_add(1, Ordering::Relaxed);
+                if present == REMOVED {
+                    self.subtract_removed();
+                }
+                return Ok(());
+            }
+        }
+        Err(Error::Corrupt { what: "a key index shard has no free entry", offset: 0 })
+    }
+
+    /// Lets the entry of one id name another, in one store.
+    pub fn replace(&self, hash: KeyHash, old: u32, new: u32) -> bool {
+        let Some(entries) = self.entries() else { return false };
+        match probe(entries, hash, |_, entry| id_of(entry) == old) {
+            Some((at, _)) => {
+                entries[at].store(hash.entry(new), Ordering::Release);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes an id's entry out.
+    pub fn remove(&self, hash: KeyHash, id: u32) -> bool {
+        let Some(entries) = self.entries() else { return false };
+        match probe(entries, hash, |_, entry| id_of(entry) == id) {
+            Some((at, _)) => {
+                entries[at].store(REMOVED, Ordering::Release);
+                let _ = self.shard.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+                self.shard.removed.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn subtract_removed(&self) {
+        let removed = &self.shard.removed;
+        let _ = removed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+    }
+
+    /// Moves the entries into a table with room for `count`, without those removed.
+    fn rebuild(&self, count: usize) -> Result<&'a [AtomicU64]> {
+        let _allocation = self.allocation.lock().unwrap_or_else(|e| e.into_inner());
+        // Half full after growing: a table that is rebuilt for its removed entries alone keeps its size.
+        let log2 = (count * 2).next_power_of_two().trailing_zeros().max(LOG2_MIN);
+        if log2 > LOG2_MAX {
+            return Err(Error::Full { max_nodes: u64::from(self.store.capacity()) });
+        }
+        let unit = heap::allocate(self.store, 8 << log2)?;
+        let fresh = self
+            .store
+            .heap_double_words(unit, 1 << log2)
+            .ok_or(Error::Corrupt { what: "key index table outside the heap", offset: 0 })?;
+        fresh.iter().for_each(|entry| entry.store(EMPTY, Ordering::Relaxed));
+        let word = self.shard.table.load(Ordering::Relaxed);
+        let mask = fresh.len() - 1;
+        let mut moved = 0;
+        for entry in self.entries().unwrap_or(&[]) {
+            let entry = entry.load(Ordering::Relaxed);
+            if entry != EMPTY && entry != REMOVED && moved < mask {
+                let mut at = (entry >> 32) as usize & mask;
+                while fresh[at].load(Ordering::Relaxed) != EMPTY {
+                    at = (at + 1) & mask;
+                }
+                fresh[at].store(entry, Ordering::Relaxed);
+                moved += 1;
+            }
+        }
+        self.shard.table.store(u64::from(log2) << 32 | u64::from(unit), Ordering::Release);
+        self.shard.used.store(moved as u32, Ordering::Relaxed);
+        self.shard.removed.store(0, Ordering::Relaxed);
+        if let Some(old) = table(self.store, word) {
+            heap::release(self.store, word as u32, 8 * old.len());
+        }
+        Ok(fresh)
+    }
+}
+
+/// Every (shard, id) in the index, for `verify`.
+pub fn ids(store: &Store) -> impl Iterator<Item = u32> + '_ {
+    let tables = store.key_shards().iter().filter_map(|shard| table(store, shard.table.load(Ordering::Acquire)));
+    tables.flatten().map(|entry| entry.load(Ordering::Acquire)).filter(|e| *e > REMOVED).map(id_of)
+}
+
+/// Empties the index, for recovery, which fills it again.
+pub fn clear(store: &Store) {
+    for shard in store.key_shards() {
+        shard.table.store(0, Ordering::Relaxed);
+        shard.used.store(0, Ordering::Relaxed);
+        shard.removed.store(0, Ordering::Relaxed);
+    }
+}

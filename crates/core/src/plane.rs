@@ -1,0 +1,290 @@
+//! Open, insert, remove, search, flush: the sequence of steps, none of their detail.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::batch::{Batch, BatchOutcome};
+use crate::codec;
+use crate::config::Config;
+use crate::create;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::graph::search::Ranking;
+use crate::hits::Hits;
+use crate::key_index::{self, KeyHash};
+use crate::options::{CreateOptions, EF_MAX, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
+use crate::record::{self, NewVector};
+use crate::registry;
+use crate::report::{Stats, VerifyReport};
+use crate::verify;
+
+/// Largest watermark: the largest integer that a JavaScript number holds exactly.
+const WATERMARK_MAX: u64 = (1 << 53) - 1;
+
+/// A handle on an open plane. Clones share it, as do other handles of this process on the same file; the file is given
+/// back when the last one is dropped.
+pub struct Plane {
+    /// `None` only while being dropped.
+    engine: Option<Arc<Engine>>,
+    path: PathBuf,
+    read_only: bool,
+    lock_timeout: Duration,
+}
+
+impl Clone for Plane {
+    fn clone(&self) -> Self {
+        Plane {
+            engine: self.engine.clone(),
+            path: self.path.clone(),
+            read_only: self.read_only,
+            lock_timeout: self.lock_timeout,
+        }
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take().and_then(Arc::into_inner) {
+            engine.release();
+        }
+    }
+}
+
+impl Plane {
+    /// Creates a plane and opens it. An existing file is refused unless `overwrite` is set; then it is replaced
+    /// atomically, and handles still open on it fail with `Error::Replaced` from their next call on.
+    pub fn create(path: &Path, options: &CreateOptions) -> Result<Plane> {
+        create::create(path, options)?;
+        Self::open(path, &OpenOptions { read_only: false, lock_timeout: options.lock_timeout })
+    }
+
+    /// Opens an existing plane. Recovers it first if the machine stopped while it was being written.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Plane> {
+        let engine = registry::open(path, options.read_only, options.lock_timeout)?;
+        Ok(Plane {
+            engine: Some(engine),
+            path: path.to_path_buf(),
+            read_only: options.read_only,
+            lock_timeout: options.lock_timeout,
+        })
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("present until dropped")
+    }
+
+    /// Starts a write on behalf of this handle.
+    pub(crate) fn begin_write(&self) -> Result<crate::turn::TurnGuard<'_>> {
+        if self.read_only { Err(Error::ReadOnly) } else { self.engine().begin_write(self.lock_timeout) }
+    }
+
+    /// What the plane was made with.
+    pub fn config(&self) -> &Config {
+        &self.engine().store.config
+    }
+
+    /// The path that the handle was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the handle refuses writes.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether this process had nothing to recover when it opened the file.
+    pub fn opened_clean(&self) -> bool {
+        self.engine().opened_clean()
+    }
+
+    /// Live records.
+    pub fn count(&self) -> Result<u64> {
+        self.engine().check_current()?;
+        Ok(self.engine().store.shared().count.load(Ordering::Relaxed).max(0) as u64)
+    }
+
+    /// One past the highest id ever given.
+    pub fn id_high_water(&self) -> Result<u32> {
+        self.engine().check_current()?;
+        Ok(self.engine().store.shared().id_high_water.load(Ordering::Acquire))
+    }
+
+    /// Where searches start, with its level; `None` when the plane is empty.
+    pub fn entry_point(&self) -> Result<Option<(u32, u8)>> {
+        let mut pinned = self.engine().pin()?;
+        Ok(pinned.parts().0.entry_point())
+    }
+
+    /// Inserts one record; `key` is empty on planes without keys. Returns its id.
+    pub fn insert(&self, vector: &[f32], key: &[u8]) -> Result<u32> {
+        let new = NewVector::check(&self.engine().store, vector)?;
+        record::check_key(&self.engine().store, key)?;
+        let _turn = self.begin_write()?;
+        self.engine().insert(new, key)
+    }
+
+    /// Inserts many records on `threads` threads, 0 for every hardware thread. A bad record is left out and listed; a
+    /// fault of the plane ends the batch, and what had landed by then has its id. `progress(done)` is called now and
+    /// then, from any of the threads; when it returns false the batch ends with `Error::Aborted`.
+    pub fn insert_batch(
+        &self,
+        batch: Batch<'_>,
+        threads: usize,
+        progress: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<BatchOutcome> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        crate::batch::insert(self, self.engine(), batch, threads, progress)
+    }
+
+    /// Removes one record: no search that starts later returns it. False when there is none with this id.
+    pub fn remove(&self, id: u32) -> Result<bool> {
+        let _turn = self.begin_write()?;
+        self.engine().remove(id)
+    }
+
+    /// The nearest live records.
+    pub fn search(&self, vector: &[f32], options: &SearchOptions<'_>) -> Result<Hits> {
+        let ef = options.ef.unwrap_or_else(|| (4 * options.k).max(128)).max(options.k);
+        check_range("k", options.k, 0, K_MAX)?;
+        check_range("ef", ef, 1, EF_MAX)?;
+        let engine = self.engine();
+        let config = &engine.store.config;
+        let query = self.checked_query(vector)?;
+        let mut pinned = engine.pin()?;
+        let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
+        let (graph, scratch) = pinned.parts();
+        if options.k == 0 || graph.entry_point().is_none() {
+            return Ok(Hits::default());
+        }
+        scratch.exact.set(config.metric, query.vector, query.norm);
+        if options.filter.is_some() {
+            return Ok(graph.scan(options.filter, ranking, scratch));
+        }
+        scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
+        Ok(graph.search(ef, ranking, scratch))
+    }
+
+    /// The nearest live records by looking at every one: the truth that `search` is measured against.
+    pub fn search_exact(&self, vector: &[f32], k: usize, filter: Option<&[u8]>) -> Result<Hits> {
+        check_range("k", k, 0, K_MAX)?;
+        let engine = self.engine();
+        let query = self.checked_query(vector)?;
+        let mut pinned = engine.pin()?;
+        let ranking = Ranking { k, rerank: true, protected: pinned.protects() };
+        let (graph, scratch) = pinned.parts();
+        if k == 0 {
+            return Ok(Hits::default());
+        }
+        scratch.exact.set(engine.store.config.metric, query.vector, query.norm);
+        Ok(graph.scan(filter, ranking, scratch))
+    }
+
+    fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {
+        let query = NewVector::check(&self.engine().store, vector)?;
+        if self.config().metric == Metric::Cosine && query.norm == 0.0 {
+            return Err(Error::ZeroQuery);
+        }
+        Ok(query)
+    }
+
+    /// The id of the live record with this key.
+    pub fn id_of(&self, key: &[u8]) -> Result<Option<u32>> {
+        let engine = self.engine();
+        if !engine.store.config.unique_keys {
+            return Err(Error::InvalidOption { name: "uniqueKeys", reason: "is needed to look records up by key" });
+        }
+        let _pinned = engine.pin()?;
+        let store = &engine.store;
+        Ok(key_index::find(store, KeyHash::new(store, key), |id| {
+            let live = store.node(id).is_some_and(|node| node.is_live());
+            // SAFETY: pinned, and seen live.
+            live && unsafe { record::key(store, id) } == Some(key)
+        }))
+    }
+
+    /// A live record's vector: the caller's own bits where an f32 copy is kept, else what the codes decode to.
+    pub fn vector(&self, id: u32) -> Result<Option<Vec<f32>>> {
+        let engine = self.engine();
+        let _pinned = engine.pin()?;
+        let (store, config) = (&engine.store, &engine.store.config);
+        let Some(node) = store.node(id).filter(|node| node.is_live()) else { return Ok(None) };
+        let mut vector = vec![0.0; config.dims as usize];
+        // SAFETY (both slices): pinned, and seen live; the lengths are the layout's.
+        if config.rerank != Rerank::None {
+            let bytes = unsafe { std::slice::from_raw_parts(store.exact(id), store.layout.exact_bytes as usize) };
+            codec::read_exact(config.rerank, node.exact_scale(), bytes, &mut vector);
+        } else {
+            // SAFETY: as above.
+            let codes = unsafe { std::slice::from_raw_parts(node.codes(), store.layout.code_bytes as usize) };
+            codec::decode(config.precision, node.scale(), codes, &mut vector);
+        }
+        Ok(Some(vector))
+    }
+
+    /// A live record's key.
+    pub fn key(&self, id: u32) -> Result<Option<Vec<u8>>> {
+        let engine = self.engine();
+        let _pinned = engine.pin()?;
+        let live = engine.store.node(id).is_some_and(|node| node.is_live());
+        // SAFETY: pinned, and seen live.
+        Ok(if live { unsafe { record::key(&engine.store, id) }.map(<[u8]>::to_vec) } else { None })
+    }
+
+    /// Makes everything acknowledged so far durable, and the watermark with it, if one is given.
+    pub fn flush(&self, watermark: Option<u64>) -> Result<()> {
+        check_range("watermark", watermark.unwrap_or(0) as usize, 0, WATERMARK_MAX as usize)?;
+        if self.read_only { Err(Error::ReadOnly) } else { self.engine().flush(self.lock_timeout, watermark) }
+    }
+
+    /// Whether this process has written something since its last flush.
+    pub fn needs_flush(&self) -> bool {
+        !self.read_only && self.engine().unflushed.load(Ordering::Relaxed)
+    }
+
+    /// The watermark of the last completed flush.
+    pub fn watermark(&self) -> Result<u64> {
+        self.engine().check_current()?;
+        Ok(self.engine().store.shared().watermark.load(Ordering::Acquire))
+    }
+
+    /// Sets the watermark that the next flush makes durable.
+    pub fn set_watermark(&self, watermark: u64) -> Result<()> {
+        check_range("watermark", watermark as usize, 0, WATERMARK_MAX as usize)?;
+        let _turn = self.begin_write()?;
+        self.engine().store.shared().watermark_pending.store(watermark, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sizes and counts, without a scan.
+    pub fn stats(&self) -> Result<Stats> {
+        verify::stats(self.engine())
+    }
+
+    /// Walks everything and reports what is wrong. Meant for quiet times: beside writers, records that are being
+    /// written may be counted as wrong.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        verify::verify(self.engine())
+    }
+
+    /// Runs `callback` when the file, its maps and its locks have been given back: after the last handle is dropped.
+    pub fn on_release(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.engine().on_release(callback);
+    }
+
+    /// The traversal codes in use take this many bytes; whether an exact copy is kept beside them.
+    pub fn has_exact_vectors(&self) -> bool {
+        self.config().precision == Precision::F32 || self.config().rerank != Rerank::None
+    }
+}
+
+fn check_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange { name, value: value as u64, min: min as u64, max: max as u64 })
+}

@@ -1,0 +1,479 @@
+//! What a dead writer left: the cheap repair after a process died, the full one after a machine did.
+//!
+//! | found at open | what happened | what is done |
+//! |---|---|---|
+//! | not dirty | last close was clean | nothing |
+//! | dirty, same boot and file | processes ended or died; the page cache has every store | intents of the dead, if any |
+//! | dirty, anything else, or a failed sync | the machine stopped, or the file is a copy | one scan over all records |
+//! | words out of range | the file was damaged | the scan as well |
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::engine::{Engine, Operation, lock};
+use crate::error::{Error, Result};
+use crate::file::header::Superblock;
+use crate::file::identity::Identity;
+use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
+use crate::file::shared::FLAG_SYNC_FAILED;
+use crate::file::store::Store;
+use crate::graph::node::{Node, SlotState};
+use crate::graph::{Graph, links};
+use crate::heap;
+use crate::ids;
+use crate::key_index::{self, KeyHash, Shard};
+use crate::options::KEY_BYTES_MAX;
+use crate::record;
+use crate::storage::LOCK_RECOVERY;
+
+/// Recovers if need be when a process opens the plane; tells whether it had to.
+pub fn at_open(engine: &Engine, identity: &Identity, superblock: &Superblock, timeout: Duration) -> Result<bool> {
+    let store = &engine.store;
+    let damaged = || needs_scan(store, identity, superblock);
+    if !damaged()? {
+        let died = store.shared().writer_pid.load(Ordering::Acquire) != 0
+            && !store.storage().read_only()
+            && store.intents().iter().any(|intent| intent.operation.load(Ordering::Relaxed) != 0);
+        if died && !store.storage().is_locked_elsewhere(crate::storage::LOCK_WRITER)? {
+            // Taking the turn repairs.
+            drop(engine.begin_write(timeout)?);
+            return Ok(true);
+        }
+        return Ok(false);
+    }
+    if store.storage().read_only() {
+        return Err(Error::NeedsRecovery { path: engine.path().to_path_buf() });
+    }
+    // One process recovers, the others wait for it however long it takes: it holds the lock only while it lives.
+    let deadline = Instant::now() + timeout.max(Duration::from_secs(600));
+    while !store.storage().try_lock(LOCK_RECOVERY)? {
+        if Instant::now() > deadline {
+            let pid = store.shared().writer_pid.load(Ordering::Relaxed);
+            return Err(Error::Locked { path: engine.path().to_path_buf(), pid });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let result = match damaged() {
+        Ok(true) => scan(engine, identity, superblock).map(|()| true),
+        other => other,
+    };
+    store.storage().unlock(LOCK_RECOVERY);
+    result
+}
+
+/// Whether nothing but a scan can tell what the file holds. Maps the extents on the way.
+fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Result<bool> {
+    let shared = store.shared();
+    let published = shared.extent_count.load(Ordering::Acquire);
+    if published < superblock.commit.extent_count || published > EXTENT_COUNT_MAX as u32 {
+        return Ok(true);
+    }
+    let dirty = shared.dirty.load(Ordering::Acquire);
+    let sync_failed = shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0;
+    if dirty > 1 || sync_failed || dirty == 1 && !identity.matches(shared) {
+        return Ok(true);
+    }
+    let high_water = shared.id_high_water.load(Ordering::Acquire);
+    store.refresh()?;
+    let id_or_none = |id: u32| id == NONE || id < high_water;
+    let entry = shared.entry.load(Ordering::Acquire);
+    let entry_fits = entry == u64::MAX || (entry as u32) < high_water && entry >> 32 <= u64::from(LEVEL_MAX);
+    let plausible = high_water <= store.capacity()
+        && high_water >= superblock.commit.id_high_water
+        && entry_fits
+        && [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail]
+            .iter()
+            .all(|word| id_or_none(word.load(Ordering::Relaxed)))
+        && u64::from(shared.heap_bump.load(Ordering::Relaxed)) * HEAP_UNIT <= store.heap_mapped()
+        && (0..=i64::from(high_water)).contains(&shared.count.load(Ordering::Relaxed));
+    Ok(!plausible)
+}
+
+/// Finishes or undoes what each dead writer announced. Runs with the turn just taken and no other write in flight.
+pub fn repair_intents(engine: &Engine) -> Result<()> {
+    let store = &engine.store;
+    let mut repaired = false;
+    for intent in store.intents() {
+        let operation = intent.operation.load(Ordering::Acquire);
+        let id = intent.id.load(Ordering::Relaxed);
+        if operation == 0 {
+            continue;
+        }
+        repaired = true;
+        if id < store.shared().id_high_water.load(Ordering::Relaxed) {
+            match operation {
+                o if o == Operation::Insert as u32 => undo_insert(engine, id)?,
+                o if o == Operation::Remove as u32 => finish_removal(engine, id)?,
+                o if o == Operation::Upsert as u32 => {
+                    undo_insert(engine, id)?;
+                    finish_replacement(engine, id, intent.old_id.load(Ordering::Relaxed))?;
+                }
+                _ => {}
+            }
+        }
+        intent.operation.store(0, Ordering::Release);
+    }
+    if repaired {
+        recount(store);
+    }
+    Ok(())
+}
+
+fn recount(store: &Store) {
+    let limit = store.shared().id_high_water.load(Ordering::Relaxed);
+    let live = (0..limit).filter(|id| store.node(*id).is_some_and(|node| node.is_live())).count();
+    store.shared().count.store(live as i64, Ordering::Relaxed);
+}
+
+/// A record whose insert was cut off was never acknowledged: its slot goes back.
+fn undo_insert(engine: &Engine, id: u32) -> Result<()> {
+    let store = &engine.store;
+    let Some(node) = store.node(id) else { return Ok(()) };
+    match node.state() {
+        Some(SlotState::Linking) => {
+            remove_key_entry(engine, id);
+            let _allocation = lock(&engine.allocation);
+            record::release_heap(store, id, node);
+            return_slot(store, id, node);
+        }
+        Some(SlotState::Building) => {
+            // The key entry may be half written and its heap block unknown; the upper links' block is in the header.
+            let _allocation = lock(&engine.allocation);
+            return_slot(store, id, node);
+        }
+        // Published: complete, whether or not anyone was told.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn return_slot(store: &Store, id: u32, node: Node<'_>) {
+    let shared = store.shared();
+    if shared.free_head.load(Ordering::Relaxed) == id {
+        // Cut off between the state's change and the list's.
+        shared.free_head.store(node.header().next.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    ids::push_free(store, id);
+}
+
+fn remove_key_entry(engine: &Engine, id: u32) {
+    let store = &engine.store;
+    if store.config.unique_keys {
+        // SAFETY: the record is complete and this thread is its only user: the turn has just been taken.
+        if let Some(key) = unsafe { record::key(store, id) } {
+            let hash = KeyHash::new(store, key);
+            Shard::lock(store, &engine.shards, &engine.allocation, hash).remove(hash, id);
+        }
+    }
+}
+
+/// A removal that began is carried to its end.
+fn finish_removal(engine: &Engine, id: u32) -> Result<()> {
+    let store = &engine.store;
+    let Some(node) = store.node(id) else { return Ok(()) };
+    let listed = || {
+        let mut at = store.shared().limbo_head.load(Ordering::Relaxed);
+        for _ in 0..store.capacity() {
+            match store.node(at) {
+                Some(_) if at == id => return true,
+                Some(next) => at = next.header().next.load(Ordering::Relaxed),
+                None => return false,
+            }
+        }
+        false
+    };
+    if node.state() == Some(SlotState::Limbo) && !listed() {
+        engine.finish_removal(id, node, 0)?;
+    }
+    Ok(())
+}
+
+/// An upsert whose new record was published takes the old one out.
+fn finish_replacement(engine: &Engine, id: u32, old_id: u32) -> Result<()> {
+    let store = &engine.store;
+    let (Some(new), Some(old)) = (store.node(id), store.node(old_id)) else { return Ok(()) };
+    if new.is_live() && old.is_live() {
+        old.set_state(SlotState::Limbo, old.level());
+    }
+    if new.is_live() && old.state() == Some(SlotState::Limbo) {
+        finish_removal(engine, old_id)?;
+    }
+    Ok(())
+}
+
+/// Rebuilds everything from the records that a checksum confirms (D3). The caller holds the recovery lock.
+fn scan(engine: &Engine, identity: &Identity, superblock: &Superblock) -> Result<()> {
+    let store = &engine.store;
+    let shared = store.shared();
+    let committed = superblock.commit.extent_count;
+    let published = shared.extent_count.load(Ordering::Acquire).clamp(committed, EXTENT_COUNT_MAX as u32);
+    let file_bytes = store.storage().len()?;
+    let usable = store.usable_extents(published, file_bytes);
+    if usable < committed {
+        // Data that a flush promised is gone: no recovery brings it back, and an empty index would hide it.
+        shared.extent_count.store(committed, Ordering::Release);
+        store.refresh()?;
+        return Err(Error::Corrupt { what: "the extent table ends before the last commit's", offset: 0 });
+    }
+    identity.write(shared);
+    shared.dirty.store(1, Ordering::SeqCst);
+    shared.extent_count.store(usable, Ordering::Release);
+    store.refresh()?;
+    // Bytes past the last usable extent would come back in a later one and look like records.
+    store.storage().truncate(store.file_end())?;
+
+    let records = find_records(store);
+    reset_words(store, superblock, &records);
+    let mut records = rebuild_heap(store, records)?;
+    if store.config.unique_keys {
+        rebuild_key_index(engine, &mut records)?;
+    }
+    free_the_rest(store, &records);
+    relink(engine, &records)?;
+    shared.count.store(records.len() as i64, Ordering::Relaxed);
+    store.storage().sync()?;
+    // Only now: until everything is in place, a crash must find the reason to scan again.
+    shared.flags.fetch_and(!FLAG_SYNC_FAILED, Ordering::SeqCst);
+    Ok(())
+}
+
+/// A record that a checksum confirms.
+struct Found {
+    id: u32,
+    generation: u64,
+    level: u8,
+}
+
+fn find_records(store: &Store) -> Vec<Found> {
+    let slots = store.slots();
+    let mut found = Vec::new();
+    for id in 0..slots.limit() {
+        let Some(node) = slots.get(id) else { break };
+        if node.state() != Some(SlotState::Live) || !intact(store, id, node) {
+            continue;
+        }
+        found.push(Found { id, generation: node.generation(), level: node.level() });
+    }
+    found
+}
+
+/// Whether a record's bytes are those that were written.
+pub fn intact(store: &Store, id: u32, node: Node<'_>) -> bool {
+    let level = node.level();
+    let sane = node.state_word() >> 16 == 0
+        && (node.state_word() >> 8) as u8 <= LEVEL_MAX
+        && [node.factor(), node.bias(), node.scale(), node.norm(), node.exact_scale()].iter().all(|x| x.is_finite());
+    if !sane || (level > 0) != (node.upper() != 0) {
+        return false;
+    }
+    // SAFETY: the caller is recovering alone, or is pinned and saw the record live.
+    let checksum = unsafe { record::checksum(store, id, node, level) };
+    checksum == Some(node.header().checksum.load(Ordering::Relaxed))
+}
+
+fn reset_words(store: &Store, superblock: &Superblock, records: &[Found]) {
+    let shared = store.shared();
+    let high_water = records.last().map_or(0, |r| r.id + 1);
+    let generation = records.iter().map(|r| r.generation).max().unwrap_or(0);
+    shared.id_high_water.store(high_water, Ordering::Relaxed);
+    shared.generation.fetch_max(generation.max(superblock.commit.generation), Ordering::Relaxed);
+    shared.epoch.store(1, Ordering::Relaxed);
+    shared.entry.store(u64::MAX, Ordering::Relaxed);
+    for word in [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail] {
+        word.store(NONE, Ordering::Relaxed);
+    }
+    for word in [&shared.free_count, &shared.limbo_count, &shared.handover, &shared.writer_pid, &shared.heap_bump] {
+        word.store(0, Ordering::Relaxed);
+    }
+    shared.heap_used.store(0, Ordering::Relaxed);
+    shared.long_key_bytes.store(0, Ordering::Relaxed);
+    shared.heap_free.iter().for_each(|head| head.store(0, Ordering::Relaxed));
+    shared.watermark.store(superblock.commit.watermark, Ordering::Relaxed);
+    shared.watermark_pending.store(superblock.commit.watermark, Ordering::Relaxed);
+    shared.commits.store(superblock.commit.number, Ordering::Relaxed);
+    store.intents().iter().for_each(|intent| intent.operation.store(0, Ordering::Relaxed));
+    key_index::clear(store);
+}
+
+/// Finds out which heap blocks are in use, and makes free ones of the rest. Where two records claim the same block, the
+/// younger has it: the older one was removed, and its block reused, before the crash.
+fn rebuild_heap(store: &Store, records: Vec<Found>) -> Result<Vec<Found>> {
+    struct Block {
+        unit: u32,
+        units: u32,
+        record: usize,
+        key_bytes: usize,
+    }
+    let slots = store.slots();
+    let mut blocks = Vec::new();
+    for (i, found) in records.iter().enumerate() {
+        let Some(node) = slots.get(found.id) else { continue };
+        if found.level > 0 {
+            let units = heap::block_units(record::upper_bytes(store, found.level));
+            blocks.push(Block { unit: node.upper(), units, record: i, key_bytes: 0 });
+        }
+        if store.layout.key_entry_bytes > 0 {
+            let (bytes, unit) = record::read_key_entry(store, found.id);
+            if unit != 0 && bytes <= KEY_BYTES_MAX {
+                blocks.push(Block { unit, units: heap::block_units(bytes), record: i, key_bytes: bytes });
+            }
+        }
+    }
+    blocks.sort_by_key(|block| (block.unit, std::cmp::Reverse(records[block.record].generation)));
+    let mut lost = vec![false; records.len()];
+    let mut kept: Vec<Block> = Vec::new();
+    for block in blocks {
+        let outside = store.heap(block.unit, block.units as usize * HEAP_UNIT as usize).is_none();
+        if outside {
+            lost[block.record] = true;
+            continue;
+        }
+        match kept.last() {
+            Some(last) if last.unit + last.units > block.unit => {
+                if records[last.record].generation >= records[block.record].generation {
+                    lost[block.record] = true;
+                } else {
+                    lost[last.record] = true;
+                    kept.pop();
+                    kept.push(block);
+                }
+            }
+            _ => kept.push(block),
+        }
+    }
+    kept.retain(|block| !lost[block.record]);
+    let shared = store.shared();
+    let mut end = heap::HEAP_FIRST;
+    shared.heap_bump.store(kept.last().map_or(end, |b| b.unit + b.units), Ordering::Relaxed);
+    for block in &kept {
+        heap::release_run(store, end, block.unit.saturating_sub(end));
+        end = block.unit + block.units;
+        shared.heap_used.fetch_add(u64::from(block.units), Ordering::Relaxed);
+        shared.long_key_bytes.fetch_add(block.key_bytes as u64, Ordering::Relaxed);
+    }
+    Ok(records.into_iter().zip(lost).filter(|(_, lost)| !lost).map(|(found, _)| found).collect())
+}
+
+/// Fills the key index; of two records with one key the younger stays.
+fn rebuild_key_index(engine: &Engine, records: &mut Vec<Found>) -> Result<()> {
+    let store = &engine.store;
+    // SAFETY (both closures' calls below): recovery is alone with the file.
+    let key_of = |id: u32| unsafe { record::key(store, id) };
+    let mut superseded = std::collections::HashSet::new();
+    for found in records.iter() {
+        let Some(key) = key_of(found.id) else { continue };
+        let hash = KeyHash::new(store, key);
+        let shard = Shard::lock(store, &engine.shards, &engine.allocation, hash);
+        match shard.find(hash, |other| key_of(other) == Some(key)) {
+            None => shard.insert(hash, found.id)?,
+            Some(other) => {
+                let younger = store.node(other).is_some_and(|node| node.generation() < found.generation);
+                if younger {
+                    shard.replace(hash, other, found.id);
+                }
+                superseded.insert(if younger { other } else { found.id });
+            }
+        }
+    }
+    let shared = store.shared();
+    for found in records.iter().filter(|found| superseded.contains(&found.id)) {
+        if let Some(node) = store.node(found.id) {
+            let _allocation = lock(&engine.allocation);
+            record::release_heap(store, found.id, node);
+        }
+    }
+    records.retain(|found| !superseded.contains(&found.id));
+    debug_assert!(shared.free_head.load(Ordering::Relaxed) == NONE);
+    Ok(())
+}
+
+/// Every slot that holds no confirmed record goes on the free list, or is as good as never used.
+fn free_the_rest(store: &Store, records: &[Found]) {
+    let slots = store.slots();
+    let high_water = records.last().map_or(0, |r| r.id + 1);
+    store.shared().id_high_water.store(high_water, Ordering::Relaxed);
+    let mut live = records.iter().map(|r| r.id).rev().peekable();
+    for id in (0..slots.limit()).rev() {
+        if live.peek() == Some(&id) {
+            live.next();
+            continue;
+        }
+        let Some(node) = slots.get(id) else { continue };
+        node.header().upper.store(0, Ordering::Relaxed);
+        if id < high_water {
+            ids::push_free(store, id);
+        } else if node.state() != Some(SlotState::Never) {
+            node.set_state(SlotState::Never, 0);
+        }
+    }
+}
+
+/// Drops links to nothing, gives every record a parent again, and chooses the entry point.
+fn relink(engine: &Engine, records: &[Found]) -> Result<()> {
+    let store = &engine.store;
+    let shared = store.shared();
+    let mut pinned = engine.pin()?;
+    let (graph, scratch) = pinned.parts();
+    for found in records {
+        let Some(node) = graph.slots.get(found.id) else { continue };
+        for layer in 0..=found.level {
+            clean_links(&graph, found.id, layer, graph.links(node, layer));
+        }
+    }
+    let Some(root) = records.iter().min_by_key(|r| r.generation) else { return Ok(()) };
+    shared.root.store(root.id, Ordering::Release);
+    if let Some(entry) = records.iter().max_by_key(|r| (r.level, u32::MAX - r.id)) {
+        shared.entry.store(u64::from(entry.level) << 32 | u64::from(entry.id), Ordering::Release);
+    }
+    // A parent is any older record that links to the child; most have kept theirs.
+    let mut orphan = vec![false; graph.slots.limit() as usize];
+    for found in records {
+        let Some(node) = graph.slots.get(found.id) else { continue };
+        let kept = graph.slots.get(node.parent()).is_some_and(|parent| {
+            parent.is_live() && parent.generation() < found.generation && links::contains(parent.links(), found.id)
+        });
+        orphan[found.id as usize] = !kept && found.id != root.id;
+        if !kept {
+            node.set_parent(NONE);
+        }
+    }
+    for found in records {
+        let Some(node) = graph.slots.get(found.id) else { continue };
+        for child in links::ids(node.links()) {
+            if orphan[child as usize]
+                && let Some(record) = graph.slots.get(child)
+                && record.generation() > found.generation
+            {
+                record.set_parent(found.id);
+                orphan[child as usize] = false;
+            }
+        }
+    }
+    let mut orphans: Vec<&Found> = records.iter().filter(|r| orphan[r.id as usize]).collect();
+    orphans.sort_by_key(|r| r.generation);
+    for found in orphans {
+        let Some(node) = graph.slots.get(found.id) else { continue };
+        graph.set_row(&mut scratch.query, found.id);
+        graph.link(found.id, node, found.level, scratch);
+        if node.parent() == NONE && !graph.adopt_anywhere(found.id, &mut scratch.edit) {
+            return Err(Error::Corrupt { what: "a record could not be linked again", offset: 0 });
+        }
+    }
+    Ok(())
+}
+
+fn clean_links(graph: &Graph<'_>, id: u32, layer: u8, list: &[std::sync::atomic::AtomicU32]) {
+    let mut keep: Vec<u32> = Vec::with_capacity(list.len());
+    for link in list {
+        let other = link.load(Ordering::Relaxed);
+        let good = other != id
+            && !keep.contains(&other)
+            && graph.slots.get(other).is_some_and(|node| node.is_live() && layer <= node.level());
+        if good {
+            keep.push(other);
+        }
+    }
+    for (i, link) in list.iter().enumerate() {
+        link.store(keep.get(i).copied().unwrap_or(NONE), Ordering::Relaxed);
+    }
+}

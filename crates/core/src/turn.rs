@@ -1,0 +1,158 @@
+//! Whose turn it is to write. One process at a time changes a plane; within it, any number of threads do.
+//!
+//! The turn is a kernel lock, so it goes with its owner however that one ends. It is taken by a process's first write
+//! and given back when none of its writes is in flight any more; while writes follow each other without a gap it stays,
+//! until another process has asked for it and ten milliseconds have passed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::file::store::Store;
+use crate::storage::LOCK_WRITER;
+
+/// Shortest time a process keeps the turn when others wait.
+const TENURE: Duration = Duration::from_millis(10);
+/// How often a waiting process tries again.
+const POLL: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct State {
+    held: bool,
+    acquiring: bool,
+    in_flight: u32,
+    since: Option<Instant>,
+}
+
+/// This process's side of the turn.
+#[derive(Default)]
+pub struct Turn {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// A writing thread panicked: its intent is repaired before the next write, like a dead process's.
+    panicked: AtomicBool,
+}
+
+/// One write in flight.
+pub struct TurnGuard<'a> {
+    turn: &'a Turn,
+    store: &'a Store,
+}
+
+impl Turn {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether this process has the turn now.
+    pub fn is_held(&self) -> bool {
+        self.lock().held
+    }
+
+    /// Starts a write. `prepare(died)` runs when the turn has just been taken, with no other write in flight; `died`
+    /// tells whether the last owner left without giving it back.
+    pub fn begin<'a>(
+        &'a self,
+        store: &'a Store,
+        timeout: Duration,
+        prepare: impl Fn(bool) -> Result<()>,
+    ) -> Result<TurnGuard<'a>> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            let asked = store.shared().handover.load(Ordering::Relaxed) > 0;
+            let yielding = asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
+            let repairing = self.panicked.load(Ordering::Relaxed);
+            if state.held && !yielding && !repairing && !state.acquiring {
+                state.in_flight += 1;
+                return Ok(TurnGuard { turn: self, store });
+            }
+            if !state.held && !state.acquiring {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.locked(store));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        state.acquiring = true;
+        drop(state);
+        let taken = acquire(store, deadline).and_then(|()| {
+            let died = store.shared().writer_pid.load(Ordering::Acquire) != 0;
+            let panicked = self.panicked.swap(false, Ordering::AcqRel);
+            store.shared().writer_pid.store(std::process::id(), Ordering::Release);
+            prepare(died || panicked).inspect_err(|_| {
+                // The repair is still owed: leave the mark for whoever comes next.
+                if !died && !panicked {
+                    store.shared().writer_pid.store(0, Ordering::Release);
+                }
+                store.storage().unlock(LOCK_WRITER);
+            })
+        });
+        let mut state = self.lock();
+        state.acquiring = false;
+        self.changed.notify_all();
+        taken?;
+        state.held = true;
+        state.in_flight = 1;
+        state.since = Some(Instant::now());
+        Ok(TurnGuard { turn: self, store })
+    }
+
+    fn locked(&self, store: &Store) -> Error {
+        let pid = store.shared().writer_pid.load(Ordering::Relaxed);
+        Error::Locked { path: store.storage().path().to_path_buf(), pid }
+    }
+}
+
+/// Takes the kernel lock, asking the owner to hand over while it waits.
+pub fn acquire(store: &Store, deadline: Instant) -> Result<()> {
+    if store.storage().try_lock(LOCK_WRITER)? {
+        return Ok(());
+    }
+    store.shared().handover.fetch_add(1, Ordering::Relaxed);
+    let result = loop {
+        match store.storage().try_lock(LOCK_WRITER) {
+            Ok(true) => break Ok(()),
+            Err(e) => break Err(e),
+            Ok(false) if Instant::now() >= deadline => {
+                let pid = store.shared().writer_pid.load(Ordering::Relaxed);
+                break Err(Error::Locked { path: store.storage().path().to_path_buf(), pid });
+            }
+            Ok(false) => std::thread::sleep(POLL),
+        }
+    };
+    // A waiter that died left its request behind: never below zero, and an owner that yields for nobody loses little.
+    let _ = store
+        .shared()
+        .handover
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(1)));
+    result
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.turn.panicked.store(true, Ordering::Release);
+        }
+        let mut state = self.turn.lock();
+        state.in_flight -= 1;
+        if state.in_flight == 0 {
+            // With a repair owed the mark stays, so that another process would see to it too.
+            if !self.turn.panicked.load(Ordering::Acquire) {
+                self.store.shared().writer_pid.store(0, Ordering::Release);
+            }
+            self.store.storage().unlock(LOCK_WRITER);
+            state.held = false;
+            state.since = None;
+            self.turn.changed.notify_all();
+            if self.store.shared().handover.load(Ordering::Relaxed) > 0 {
+                drop(state);
+                // The one who asked polls once a millisecond; this thread would win every race otherwise.
+                std::thread::sleep(POLL + POLL / 2);
+            }
+        }
+    }
+}

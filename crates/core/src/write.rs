@@ -1,0 +1,240 @@
+//! Inserting and removing one record: the steps, in the order that keeps every moment recoverable.
+
+use std::sync::atomic::Ordering;
+
+use crate::engine::{Engine, IntentGuard, Operation, lock};
+use crate::error::{Error, Result};
+use crate::file::layout::NONE;
+use crate::graph::insert::level_for;
+use crate::graph::node::{Node, SlotState};
+use crate::graph::{Graph, Scratch};
+use crate::heap;
+use crate::ids;
+use crate::key_index::{KeyHash, Shard};
+use crate::record::{self, NewVector};
+
+/// A slot taken for a new record.
+struct Slot {
+    id: u32,
+    key_unit: u32,
+    level: u8,
+}
+
+impl Engine {
+    /// Inserts one record. The caller has begun a write and checked vector and key.
+    pub fn insert(&self, new: NewVector<'_>, key: &[u8]) -> Result<u32> {
+        let mut pinned = self.pin()?;
+        let hash = self.store.config.unique_keys.then(|| KeyHash::new(&self.store, key));
+        if let Some(hash) = hash
+            && let Some(id) = self.shard(hash).find(hash, |id| self.has_key(id, key))
+        {
+            return Err(Error::KeyExists { id });
+        }
+        let intent = self.intent();
+        let slot = self.take_slot(&intent, key)?;
+        let id = slot.id;
+        let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;
+        self.write_record(node, &slot, new, key);
+        if let Some(hash) = hash
+            && let Err(error) = self.claim_key(hash, key, id)
+        {
+            self.give_back(id, node);
+            return Err(error);
+        }
+        let (graph, scratch) = pinned.parts();
+        let config = &self.store.config;
+        scratch.query.set_vector(config.precision, config.metric, new.vector, new.norm);
+        self.link_and_publish(graph, scratch, id, node, slot.level);
+        Ok(id)
+    }
+
+    fn shard(&self, hash: KeyHash) -> Shard<'_> {
+        Shard::lock(&self.store, &self.shards, &self.allocation, hash)
+    }
+
+    /// Whether a slot holds, or is about to hold, a record with this key. The caller is pinned.
+    fn has_key(&self, id: u32, key: &[u8]) -> bool {
+        let linked = self.store.node(id).is_some_and(|node| node.is_linked());
+        // SAFETY: pinned, and seen complete.
+        linked && unsafe { record::key(&self.store, id) } == Some(key)
+    }
+
+    fn claim_key(&self, hash: KeyHash, key: &[u8], id: u32) -> Result<()> {
+        let shard = self.shard(hash);
+        // Again, now that nobody else can claim it.
+        match shard.find(hash, |other| other != id && self.has_key(other, key)) {
+            Some(id) => Err(Error::KeyExists { id }),
+            None => shard.insert(hash, id),
+        }
+    }
+
+    /// Takes a slot and heap room for its key and upper links, or nothing at all.
+    fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Slot> {
+        let _allocation = lock(&self.allocation);
+        let store = &self.store;
+        let id = ids::allocate(store, &self.readers, intent)?;
+        let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
+        let header = node.header();
+        header.upper.store(0, Ordering::Relaxed);
+        let generation = store.shared().generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let level = level_for(generation, store.config.seed, store.config.m);
+        let room = record::allocate_key(store, key).and_then(|key_unit| {
+            if level == 0 {
+                return Ok((key_unit, 0));
+            }
+            match heap::allocate(store, record::upper_bytes(store, level)) {
+                Ok(upper) => Ok((key_unit, upper)),
+                Err(e) => {
+                    record::release_key(store, key_unit, key.len());
+                    Err(e)
+                }
+            }
+        });
+        match room {
+            Ok((key_unit, upper)) => {
+                header.generation.store(generation, Ordering::Relaxed);
+                header.upper.store(upper, Ordering::Relaxed);
+                Ok(Slot { id, key_unit, level })
+            }
+            Err(e) => {
+                ids::push_free(store, id);
+                Err(e)
+            }
+        }
+    }
+
+    fn write_record(&self, node: Node<'_>, slot: &Slot, new: NewVector<'_>, key: &[u8]) {
+        let store = &self.store;
+        record::write(store, slot.id, node, new, key, slot.key_unit);
+        if slot.level > 0 {
+            let words = usize::from(slot.level) * store.config.m as usize;
+            let upper = store.heap_words(node.upper(), words).unwrap_or(&[]);
+            upper.iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
+        }
+        // SAFETY: this thread is building the record.
+        let checksum = unsafe { record::checksum(store, slot.id, node, slot.level) };
+        node.header().checksum.store(checksum.unwrap_or(0), Ordering::Relaxed);
+        node.set_state(SlotState::Linking, slot.level);
+    }
+
+    fn give_back(&self, id: u32, node: Node<'_>) {
+        let _allocation = lock(&self.allocation);
+        record::release_heap(&self.store, id, node);
+        ids::push_free(&self.store, id);
+    }
+
+    fn link_and_publish(&self, graph: Graph<'_>, scratch: &mut Scratch, id: u32, node: Node<'_>, level: u8) {
+        let shared = self.store.shared();
+        if shared.root.load(Ordering::Acquire) != NONE || !self.publish_first(graph, id, node, level) {
+            graph.link(id, node, level, scratch);
+            if node.parent() == NONE {
+                self.find_parent(graph, scratch, id, node);
+            }
+            graph.publish(node, level);
+            shared.count.fetch_add(1, Ordering::Relaxed);
+            self.raise_entry_point(id, node, level);
+        }
+        shared.churn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The first record of an empty plane is root and entry point at once.
+    fn publish_first(&self, graph: Graph<'_>, id: u32, node: Node<'_>, level: u8) -> bool {
+        let _removal = lock(&self.removal);
+        let _entry = lock(&self.entry);
+        let shared = self.store.shared();
+        if shared.root.load(Ordering::Acquire) != NONE {
+            return false;
+        }
+        graph.publish(node, level);
+        shared.count.fetch_add(1, Ordering::Relaxed);
+        shared.root.store(id, Ordering::Release);
+        shared.entry.store(entry_word(id, level), Ordering::Release);
+        true
+    }
+
+    /// For a node that found no parent among its neighbours: they were all removed meanwhile, or are all younger.
+    fn find_parent(&self, graph: Graph<'_>, scratch: &mut Scratch, id: u32, node: Node<'_>) {
+        let _removal = lock(&self.removal);
+        let graph = graph.current();
+        let shared = self.store.shared();
+        if graph.root().is_some() && graph.adopt_anywhere(id, &mut scratch.edit) {
+            return;
+        }
+        // Older than everything that is left: it becomes the root, and the root its child.
+        if let Some(root) = graph.root()
+            && let Some(record) = graph.slots.get(root)
+        {
+            let list = node.links();
+            if !crate::graph::links::contains(list, root) && !crate::graph::links::append(list, root) {
+                list[0].store(root, Ordering::Release);
+            }
+            record.set_parent(id);
+        }
+        shared.root.store(id, Ordering::Release);
+    }
+
+    fn raise_entry_point(&self, id: u32, node: Node<'_>, level: u8) {
+        let shared = self.store.shared();
+        let higher = |word: u64| word == u64::MAX || (word >> 32) < u64::from(level);
+        if !higher(shared.entry.load(Ordering::Acquire)) {
+            return;
+        }
+        let _entry = lock(&self.entry);
+        // It may have been removed already: whoever removes it looks at the entry point under this lock.
+        if higher(shared.entry.load(Ordering::Acquire)) && node.is_live() {
+            shared.entry.store(entry_word(id, level), Ordering::Release);
+        }
+    }
+
+    /// Removes one record; false when there is none. The caller has begun a write.
+    pub fn remove(&self, id: u32) -> Result<bool> {
+        let intent = self.intent();
+        let _removal = lock(&self.removal);
+        let live = self.store.node(id).filter(|_| id < self.store.shared().id_high_water.load(Ordering::Acquire));
+        let Some(node) = live.filter(|node| node.is_live()) else { return Ok(false) };
+        intent.announce(Operation::Remove, id, NONE);
+        {
+            // Under its lock, so that nobody is just taking it for a parent.
+            let _guard = self.links.lock(id);
+            let graph = Graph::new(&self.store, &self.links);
+            graph.unpublish(node);
+        }
+        self.store.shared().count.fetch_sub(1, Ordering::Relaxed);
+        self.finish_removal(id, node, 0)?;
+        Ok(true)
+    }
+
+    /// The rest of a removal, for a slot in limbo that is not listed there yet. Runs once more after a kill.
+    pub fn finish_removal(&self, id: u32, node: Node<'_>, hold_commit: u64) -> Result<()> {
+        let store = &self.store;
+        let shared = store.shared();
+        let mut pinned = self.pin()?;
+        node.header().removed_epoch.store(shared.epoch.fetch_add(1, Ordering::SeqCst), Ordering::Relaxed);
+        node.header().hold_commit.store(hold_commit, Ordering::Relaxed);
+        if store.config.unique_keys {
+            // SAFETY: in limbo but not listed there, so nobody reuses it before this returns.
+            if let Some(key) = unsafe { record::key(store, id) } {
+                let hash = KeyHash::new(store, key);
+                self.shard(hash).remove(hash, id);
+            }
+        }
+        let (graph, scratch) = pinned.parts();
+        {
+            let _entry = lock(&self.entry);
+            if shared.entry.load(Ordering::Acquire) as u32 == id {
+                let next = graph.next_entry_point(id, node);
+                shared.entry.store(next.map_or(u64::MAX, |(id, level)| entry_word(id, level)), Ordering::Release);
+            }
+        }
+        graph.unlink(id, node, scratch);
+        shared.churn.fetch_add(1, Ordering::Relaxed);
+        let _allocation = lock(&self.allocation);
+        ids::push_limbo(store, id);
+        // The pin of this very call must not keep the slot from the next insert: it was taken after the removal.
+        Ok(())
+    }
+}
+
+fn entry_word(id: u32, level: u8) -> u64 {
+    u64::from(level) << 32 | u64::from(id)
+}

@@ -1,0 +1,235 @@
+'use strict'
+
+const { fileURLToPath } = require('node:url')
+const binding = require('./binding.js')
+
+const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
+const PROGRESS_INTERVAL_MS = 100
+const K_DEFAULT = 10
+
+/** Every failure that is not a wrong argument; `code` says which. An aborted call is named as everywhere in Node. */
+class PlaneError extends Error {
+  constructor(message, code) {
+    super(message)
+    this.code = code
+  }
+
+  get name() { return this.code === 'ABORT_ERR' ? 'AbortError' : 'PlaneError' }
+}
+binding.setPlaneError(PlaneError)
+
+/** The answer to one query: parallel arrays, nearest first, all of them views of one buffer made for this answer. */
+class SearchHits {
+  /** Native code fills the buffer with ids, distances, key ends and keys, and hands over the view of the ids. */
+  constructor(ids) {
+    const { buffer, length } = ids
+    this.ids = ids
+    this.distances = new Float32Array(buffer, 4 * length, length)
+    this.keys = Buffer.from(buffer, 12 * length)
+    this.keyEnds = new Uint32Array(buffer, 8 * length, length)
+  }
+
+  get length() { return this.ids.length }
+
+  key(i) {
+    if (!(i in this.ids)) throw coded(RangeError, 'ERR_OUT_OF_RANGE', `there is no hit ${i} among ${this.length}`)
+    return this.keys.subarray(i === 0 ? 0 : this.keyEnds[i - 1], this.keyEnds[i])
+  }
+
+  *[Symbol.iterator]() {
+    for (let i = 0; i < this.length; i++) yield { id: this.ids[i], distance: this.distances[i], key: this.key(i) }
+  }
+}
+
+const CREATE_OPTIONS = ['dims', 'metric', 'precision', 'rerank', 'M', 'layer0Cap', 'efConstruction', 'keyCap',
+  'uniqueKeys', 'maxNodes', 'keyArenaBytesPerNode', 'overwrite', 'lockTimeout']
+const OPEN_OPTIONS = ['readOnly', 'lockTimeout']
+const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
+const EXACT_OPTIONS = ['k', 'filter']
+const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
+const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
+
+class Plane {
+  #native
+  #info
+  #closing
+
+  constructor(native) {
+    if (!(native instanceof binding.NativePlane)) {
+      throw coded(TypeError, 'ERR_ILLEGAL_CONSTRUCTOR', 'use Plane.create or Plane.open')
+    }
+    this.#native = native
+    this.#info = native.info()
+  }
+
+  static create(path, dims, layer0Cap, maxNodes, keyCap = 0, keyArenaBytesPerNode = undefined, precision = 'int8') {
+    if (dims !== null && typeof dims === 'object') {
+      return new Plane(binding.NativePlane.create(fileOf(path), { ...known(CREATE_OPTIONS, dims) }))
+    }
+    return new Plane(binding.NativePlane.create(fileOf(path), {
+      dims, layer0Cap: required(layer0Cap), maxNodes: required(maxNodes), keyCap, keyArenaBytesPerNode, precision,
+      // As published: whatever is at the path is replaced, keys may repeat, and no exact copy is kept.
+      overwrite: true, uniqueKeys: false, rerank: 'none', M: typeof layer0Cap === 'number' ? Math.max(2, layer0Cap >> 1) : 2,
+    }))
+  }
+
+  static open(path, options) {
+    return new Plane(binding.NativePlane.open(fileOf(path), { ...known(OPEN_OPTIONS, options) }))
+  }
+
+  get path() { return this.#info.path }
+  get readOnly() { return this.#info.readOnly }
+  get dims() { return this.#info.dims }
+  get metric() { return this.#info.metric }
+  get precision() { return this.#info.precision }
+  get rerank() { return this.#info.rerank }
+  get M() { return this.#info.M }
+  get layer0Cap() { return this.#info.layer0Cap }
+  get efConstruction() { return this.#info.efConstruction }
+  get keyCap() { return this.#info.keyCap }
+  get uniqueKeys() { return this.#info.uniqueKeys }
+  get maxNodes() { return this.#info.maxNodes }
+  get count() { return this.#native.count() }
+  get closed() { return this.#closing !== undefined }
+
+  openedClean() { return this.#info.openedClean }
+  idHighWater() { return this.#native.idHighWater() }
+  getEntryPoint() { return this.#native.entryPoint() }
+  stats() { return this.#native.stats() }
+  async verify() { return this.#native.verify() }
+
+  close() { return (this.#closing ??= this.#native.close()) }
+  [dispose]() { this.close() }
+  [asyncDispose]() { return this.close() }
+
+  insert(vector, key) { return this.#native.insert(vector, key) }
+  async insertAsync(vector, key) { return this.#native.insertAsync(vector, key) }
+
+  async insertBatch(vectors, keys, keyEnds, threads) {
+    const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys)
+    const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
+    const start = (control) => this.#native.insertBatch(vectors, given.keys, given.keyEnds, given.threads, control)
+    return followed(start, given.signal, given.onProgress, () => vectors.length / this.dims)
+  }
+
+  remove(id) { return this.#native.remove(id) }
+  removeBatch(ids) { return this.#native.removeBatch(ids) }
+  async removeBatchAsync(ids) { return this.#native.removeBatchAsync(ids) }
+
+  upsert(key, vector) { return this.#native.upsert(key, vector) }
+  async upsertAsync(key, vector) { return this.#native.upsertAsync(key, vector) }
+  removeKey(key) { return this.#native.removeKey(key) }
+  has(key) { return this.#native.idOf(key) !== null }
+  idOf(key) { return this.#native.idOf(key) ?? undefined }
+  keyOf(id) { return this.#native.keyOf(id) ?? undefined }
+  get(key) { return this.#native.get(key) ?? undefined }
+  getById(id) { return this.#native.getById(id) ?? undefined }
+
+  searchSync(vector, ...limits) {
+    const { k, ef, filter, filterExpansion, rerank } = asked(SEARCH_SYNC_OPTIONS, ...limits)
+    return new SearchHits(this.#native.searchSync(vector, k, ef, filter, filterExpansion, rerank))
+  }
+
+  async search(vector, ...limits) {
+    const { k, ef, filter, filterExpansion, rerank, signal } = asked(SEARCH_OPTIONS, ...limits)
+    const start = (control) => this.#native.search(vector, k, ef, filter, filterExpansion, rerank, control)
+    return new SearchHits(await (signal === undefined ? start() : followed(start, signal)))
+  }
+
+  searchExact(vector, options) {
+    const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
+    return new SearchHits(this.#native.searchExact(vector, k, filter))
+  }
+
+  async searchExactAsync(vector, options) {
+    const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
+    return new SearchHits(await this.#native.searchExactAsync(vector, k, filter))
+  }
+
+  flush(watermark) { return this.#native.flush(watermark) }
+  async flushAsync(watermark) { return this.#native.flushAsync(watermark) }
+  getWatermark() { return this.#native.watermark() }
+  setWatermark(watermark) { return this.#native.setWatermark(watermark) }
+}
+
+const coded = (Type, code, message) => Object.assign(new Type(message), { code })
+const fileOf = (path) => path instanceof URL ? fileURLToPath(path) : path
+// The native side takes undefined for "not given"; what must be given arrives there as null, and is refused.
+const required = (value) => value === undefined ? null : value
+
+/** What a query asks for, in either form: `(k, ef, filter, filterExpansion)` or `(options)`. */
+function asked(names, k, ef, filter, filterExpansion) {
+  if (k !== undefined ? typeof k !== 'object' : ef !== undefined || filter !== undefined || filterExpansion !== undefined) {
+    return { k, ef, filter, filterExpansion }
+  }
+  const options = known(names, k)
+  return options.k === undefined ? { ...options, k: K_DEFAULT } : options
+}
+
+/** Refuses options that are not among `names`, suggesting the nearest that is. */
+function known(names, options = {}) {
+  if (options === null || typeof options !== 'object' || Array.isArray(options) || ArrayBuffer.isView(options)) {
+    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'options must be an object')
+  }
+  for (const name in options) {
+    if (names.includes(name)) continue
+    const [nearest, edits] = names.map((right) => [right, distance(name, right)]).sort((a, b) => a[1] - b[1])[0]
+    const hint = edits <= Math.max(2, name.length / 3) ? `did you mean '${nearest}'?` : `known are ${names.join(', ')}`
+    throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', `unknown option '${name}': ${hint}`)
+  }
+  return options
+}
+
+/** How many edits turn one name into the other, whatever their case. */
+function distance(a, b) {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      const replaced = row[j - 1] + Number(a[i - 1].toLowerCase() !== b[j - 1].toLowerCase())
+      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, replaced)
+    }
+    row = next
+  }
+  return row[b.length]
+}
+
+/** Runs a call that `signal` can stop and whose progress is told; the promise settles once the call has stopped. */
+async function followed(start, signal, onProgress, total) {
+  if (signal !== undefined && (signal === null || typeof signal !== 'object' || !('aborted' in signal))) {
+    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'signal must be an AbortSignal')
+  }
+  if (onProgress !== undefined && typeof onProgress !== 'function') {
+    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'onProgress must be a function')
+  }
+  const control = new binding.Control()
+  const abort = () => control.abort()
+  let thrown
+  const report = () => {
+    try {
+      onProgress(control.done, total())
+    } catch (error) {
+      thrown ??= { error }
+      abort()
+    }
+  }
+  if (signal?.aborted) abort()
+  signal?.addEventListener('abort', abort)
+  const timer = onProgress && setInterval(report, PROGRESS_INTERVAL_MS)
+  try {
+    const result = await start(control)
+    if (onProgress) report()
+    if (thrown) throw thrown.error
+    return result
+  } catch (error) {
+    if (thrown) throw thrown.error
+    if (error.code === 'ABORT_ERR') error.cause = signal.reason
+    throw error
+  } finally {
+    clearInterval(timer)
+    signal?.removeEventListener('abort', abort)
+  }
+}
+
+module.exports = { Plane, PlaneError, SearchHits }

@@ -1,0 +1,16 @@
+//! The Node layer: argument checks, conversion, promises; no algorithms. `index.js` is its only caller.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `plane.rs` | the class behind `Plane`: each method reads check -> call core -> convert |
+//! | `task.rs` | work that leaves the event loop |
+//! | `convert.rs` | JS values <-> core types |
+//! | `error.rs` | core errors -> JS errors with `code` |
+
+// Paths under `napi` that the derive macros expand to are not all documented, and neither are their expansions.
+#![allow(missing_docs)]
+
+mod convert;
+mod error;
+mod plane;
+mod task;

@@ -1,0 +1,421 @@
+//! The class behind `Plane`: each method reads check -> call core -> convert.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use napi::bindgen_prelude::{BufferSlice, Object};
+use napi::{Env, JsValue, sys};
+use napi_derive::napi;
+use vecplane_core as core;
+use vecplane_core::{Batch, BatchOutcome, CreateOptions, Error, OpenOptions, Plane, Result, VerifyReport};
+
+use crate::convert::*;
+use crate::error::{self, Failure, Outcome, guarded};
+use crate::task::{Control, Shared, on_pool, on_thread};
+
+const METRICS: [(&str, core::Metric); 3] = [
+    ("cosine", core::Metric::Cosine),
+    ("l2", core::Metric::L2),
+    ("inner-product", core::Metric::InnerProduct),
+];
+const PRECISIONS: [(&str, core::Precision); 4] = [
+    ("int8", core::Precision::Int8),
+    ("int16", core::Precision::Int16),
+    ("f16", core::Precision::F16),
+    ("f32", core::Precision::F32),
+];
+const RERANKS: [(&str, core::Rerank); 3] =
+    [("none", core::Rerank::None), ("f16", core::Rerank::F16), ("f32", core::Rerank::F32)];
+
+/// Takes the class that engine errors are made with.
+#[napi]
+pub fn set_plane_error(env: Env, class: Any) -> napi::Result<()> {
+    error::set_plane_error_class(env.raw(), class.0.raw())
+}
+
+/// Follows a call and stops it.
+#[napi(js_name = "Control")]
+#[derive(Default)]
+pub struct NativeControl(Arc<Control>);
+
+#[napi]
+impl NativeControl {
+    #[napi(constructor)]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[napi]
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+
+    #[napi(getter)]
+    pub fn done(&self) -> f64 {
+        self.0.done() as f64
+    }
+}
+
+/// An open plane; empty once closed.
+#[napi]
+pub struct NativePlane(RefCell<Option<Arc<Shared>>>);
+
+#[napi]
+impl NativePlane {
+    #[napi(factory)]
+    pub fn create(env: Env, path: FilePath, options: Any) -> napi::Result<NativePlane> {
+        opened(env, || Ok(Plane::create(&path.0, &create_options(options.0)?)?))
+    }
+
+    #[napi(factory)]
+    pub fn open(env: Env, path: FilePath, options: Any) -> napi::Result<NativePlane> {
+        opened(env, || Ok(Plane::open(&path.0, &open_options(options.0)?)?))
+    }
+
+    #[napi]
+    pub fn close(&self, env: Env) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        self.0.take();
+        shared.close(&env)
+    }
+
+    /// What never changes while the plane is open.
+    #[napi]
+    pub fn info<'env>(&self, env: &'env Env) -> napi::Result<Object<'env>> {
+        let shared = self.shared(*env)?;
+        let plane = shared.plane();
+        let config = plane.config();
+        let mut info = Object::new(env)?;
+        info.set("path", plane.path().to_string_lossy().as_ref())?;
+        info.set("readOnly", plane.read_only())?;
+        info.set("openedClean", plane.opened_clean())?;
+        info.set("dims", config.dims)?;
+        info.set("metric", name(&METRICS, config.metric))?;
+        info.set("precision", name(&PRECISIONS, config.precision))?;
+        info.set("rerank", name(&RERANKS, config.rerank))?;
+        info.set("M", config.m)?;
+        info.set("layer0Cap", config.layer0_cap)?;
+        info.set("efConstruction", config.ef_construction)?;
+        info.set("keyCap", config.key_cap)?;
+        info.set("uniqueKeys", config.unique_keys)?;
+        config.max_nodes.map_or(Ok(()), |max_nodes| info.set("maxNodes", max_nodes))?;
+        Ok(info)
+    }
+
+    #[napi]
+    pub fn count(&self, env: Env) -> napi::Result<f64> {
+        self.read(env, |plane| Ok(plane.count()? as f64))
+    }
+
+    #[napi]
+    pub fn id_high_water(&self, env: Env) -> napi::Result<u32> {
+        self.read(env, |plane| plane.id_high_water())
+    }
+
+    #[napi]
+    pub fn entry_point(&self, env: Env) -> napi::Result<Option<Vec<u32>>> {
+        self.read(env, |plane| Ok(plane.entry_point()?.map(|(id, level)| vec![id, level.into()])))
+    }
+
+    #[napi]
+    pub fn insert(&self, env: Env, vector: Vector, key: OptionalKey) -> napi::Result<u32> {
+        self.write(env, |plane| plane.insert(&vector.0, &key.0))
+    }
+
+    #[napi]
+    pub fn insert_async(&self, env: Env, vector: Vector, key: OptionalKey) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        on_pool(&env, move || Ok(shared.writing().insert(&vector.0, &key.0)?), to_js)
+    }
+
+    #[napi]
+    pub fn insert_batch(
+        &self,
+        env: Env,
+        vectors: Vectors,
+        keys: Keys,
+        key_ends: KeyEnds,
+        threads: Threads,
+        control: &NativeControl,
+    ) -> napi::Result<Returned> {
+        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
+        let lane = Some(Arc::clone(&shared));
+        let insert = move || {
+            let batch = Batch { vectors: &vectors.0, keys: &keys.0, key_ends: &key_ends.0 };
+            let outcome = shared.writing().insert_batch(batch, threads.0, &|done| control.advance(done))?;
+            match outcome.fault {
+                Some(fault) => Err(Failure::Batch { fault, ids: outcome.ids }),
+                None => {
+                    control.advance(outcome.ids.len());
+                    Ok(outcome)
+                }
+            }
+        };
+        on_thread(&env, lane, insert, batch_to_js)
+    }
+
+    #[napi]
+    pub fn remove(&self, env: Env, id: Id) -> napi::Result<bool> {
+        self.write(env, |plane| plane.remove(id.0))
+    }
+
+    #[napi]
+    pub fn remove_batch(&self, env: Env, ids: Ids) -> napi::Result<u32> {
+        self.write(env, |plane| remove_all(plane, &ids.0))
+    }
+
+    #[napi]
+    pub fn remove_batch_async(&self, env: Env, ids: Ids) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        let lane = Some(Arc::clone(&shared));
+        on_thread(&env, lane, move || Ok(remove_all(shared.writing(), &ids.0)?), to_js)
+    }
+
+    #[napi]
+    pub fn upsert(&self, env: Env, key: Key, vector: Vector) -> napi::Result<u32> {
+        self.write(env, |plane| plane.upsert(&key.0, &vector.0))
+    }
+
+    #[napi]
+    pub fn upsert_async(&self, env: Env, key: Key, vector: Vector) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        on_pool(&env, move || Ok(shared.writing().upsert(&key.0, &vector.0)?), to_js)
+    }
+
+    #[napi]
+    pub fn remove_key(&self, env: Env, key: Key) -> napi::Result<bool> {
+        self.write(env, |plane| plane.id_of(&key.0)?.map_or(Ok(false), |id| plane.remove(id)))
+    }
+
+    #[napi]
+    pub fn id_of(&self, env: Env, key: Key) -> napi::Result<Option<u32>> {
+        self.read(env, |plane| plane.id_of(&key.0))
+    }
+
+    #[napi]
+    pub fn key_of<'env>(&self, env: &'env Env, id: Id) -> napi::Result<Option<BufferSlice<'env>>> {
+        let key = self.read(*env, |plane| plane.key(id.0))?;
+        key.map(|key| BufferSlice::copy_from(env, key)).transpose()
+    }
+
+    #[napi]
+    pub fn get(&self, env: Env, key: Key) -> napi::Result<Option<Returned>> {
+        let get = |plane: &Plane| plane.id_of(&key.0)?.map_or(Ok(None), |id| plane.vector(id));
+        vector(env.raw(), self.read(env, get)?)
+    }
+
+    #[napi]
+    pub fn get_by_id(&self, env: Env, id: Id) -> napi::Result<Option<Returned>> {
+        vector(env.raw(), self.read(env, |plane| plane.vector(id.0))?)
+    }
+
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // As many as `index.js` has to hand over: an object would cost more to read.
+    pub fn search_sync(
+        &self,
+        env: Env,
+        vector: Vector,
+        k: K,
+        ef: Ef,
+        filter: Filter,
+        expansion: Expansion,
+        rerank: Rerank,
+    ) -> napi::Result<Returned> {
+        let query = Query(vector, k, ef, filter, expansion, rerank);
+        hits(env.raw(), self.read(env, |plane| query.search(plane))?).map(Returned)
+    }
+
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // As above.
+    pub fn search(
+        &self,
+        env: Env,
+        vector: Vector,
+        k: K,
+        ef: Ef,
+        filter: Filter,
+        expansion: Expansion,
+        rerank: Rerank,
+        control: Option<&NativeControl>,
+    ) -> napi::Result<Returned> {
+        let (shared, query) = (self.shared(env)?, Query(vector, k, ef, filter, expansion, rerank));
+        let control = control.map(|control| Arc::clone(&control.0)).unwrap_or_default();
+        let search = move || {
+            control.check()?;
+            let hits = query.search(shared.plane())?;
+            control.check().map(|()| hits)
+        };
+        on_pool(&env, search, hits)
+    }
+
+    #[napi]
+    pub fn search_exact(&self, env: Env, vector: Vector, k: K, filter: Filter) -> napi::Result<Returned> {
+        hits(env.raw(), self.read(env, |plane| search_exact(plane, &vector, &k, &filter))?).map(Returned)
+    }
+
+    #[napi]
+    pub fn search_exact_async(
+        &self,
+        env: Env,
+        vector: Vector,
+        k: K,
+        filter: Filter,
+    ) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        let search = move || Ok(search_exact(shared.plane(), &vector, &k, &filter)?);
+        on_pool(&env, search, hits)
+    }
+
+    #[napi]
+    pub fn flush(&self, env: Env, watermark: OptionalWatermark) -> napi::Result<()> {
+        self.read(env, |plane| plane.flush(watermark.0))
+    }
+
+    #[napi]
+    pub fn flush_async(&self, env: Env, watermark: OptionalWatermark) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        on_pool(&env, move || Ok(shared.plane().flush(watermark.0)?), to_js)
+    }
+
+    #[napi]
+    pub fn watermark(&self, env: Env) -> napi::Result<f64> {
+        self.read(env, |plane| Ok(plane.watermark()? as f64))
+    }
+
+    #[napi]
+    pub fn set_watermark(&self, env: Env, watermark: Watermark) -> napi::Result<()> {
+        self.write(env, |plane| plane.set_watermark(watermark.0))
+    }
+
+    #[napi]
+    pub fn stats<'env>(&self, env: &'env Env) -> napi::Result<Object<'env>> {
+        let stats = self.read(*env, |plane| plane.stats())?;
+        let mut object = Object::new(env)?;
+        for (name, number) in [
+            ("count", stats.count),
+            ("idHighWater", stats.id_high_water.into()),
+            ("limbo", stats.limbo.into()),
+            ("free", stats.free.into()),
+            ("maxLevel", stats.max_level.into()),
+            ("fileBytes", stats.file_bytes),
+            ("slotBytes", stats.slot_bytes.into()),
+            ("exactBytes", stats.exact_bytes.into()),
+            ("keyEntryBytes", stats.key_entry_bytes.into()),
+            ("heapBytes", stats.heap_bytes),
+            ("longKeyBytes", stats.long_key_bytes),
+            ("extents", stats.extents.into()),
+            ("flushes", stats.flushes),
+        ] {
+            object.set(name, number as f64)?;
+        }
+        object.set("kernels", stats.kernels)?;
+        object.set("writing", stats.writing)?;
+        Ok(object)
+    }
+
+    #[napi]
+    pub fn verify(&self, env: Env) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        on_thread(&env, None, move || Ok(shared.plane().verify()?), report_to_js)
+    }
+}
+
+impl NativePlane {
+    /// A share of the plane for one call.
+    fn shared(&self, env: Env) -> napi::Result<Arc<Shared>> {
+        self.0.borrow().clone().ok_or_else(|| Failure::from(Error::Closed).raise(env.raw()))
+    }
+
+    fn read<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
+        let shared = self.shared(env)?;
+        guarded(|| Ok(call(shared.plane())?)).map_err(|failure| failure.raise(env.raw()))
+    }
+
+    fn write<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
+        let shared = self.shared(env)?;
+        guarded(|| Ok(call(shared.writing())?)).map_err(|failure| failure.raise(env.raw()))
+    }
+}
+
+fn opened(env: Env, open: impl FnOnce() -> Outcome<Plane>) -> napi::Result<NativePlane> {
+    let plane = guarded(open).map_err(|failure| failure.raise(env.raw()))?;
+    Ok(NativePlane(RefCell::new(Some(Shared::new(plane)))))
+}
+
+fn create_options(options: Arg) -> Outcome<CreateOptions> {
+    let given = |name| options.option(name).given();
+    let whole = |name| given(name).map(|arg| arg.whole(name)).transpose();
+    let flag = |name| given(name).map(|arg| arg.flag(name)).transpose();
+    let mut core = CreateOptions::new(options.option("dims").whole("dims")?);
+    core.metric = given("metric").map_or(Ok(core.metric), |arg| arg.choice("metric", &METRICS))?;
+    core.precision =
+        given("precision").map_or(Ok(core.precision), |arg| arg.choice("precision", &PRECISIONS))?;
+    core.rerank = given("rerank").map_or(Ok(core.rerank), |arg| arg.choice("rerank", &RERANKS))?;
+    core.m = whole("M")?.unwrap_or(core.m);
+    core.layer0_cap = whole("layer0Cap")?.unwrap_or(core.m.saturating_mul(2));
+    core.ef_construction = whole("efConstruction")?.unwrap_or(core.ef_construction);
+    core.key_cap = whole("keyCap")?.unwrap_or(core.key_cap);
+    core.unique_keys = flag("uniqueKeys")?.unwrap_or(core.key_cap > 0);
+    core.max_nodes = whole("maxNodes")?;
+    core.key_arena_bytes_per_node = whole("keyArenaBytesPerNode")?;
+    core.overwrite = flag("overwrite")?.unwrap_or(core.overwrite);
+    core.lock_timeout = whole("lockTimeout")?.map_or(core.lock_timeout, milliseconds);
+    core.check()?;
+    Ok(core)
+}
+
+fn open_options(options: Arg) -> Outcome<OpenOptions> {
+    let mut core = OpenOptions::default();
+    let timeout = options.option("lockTimeout").given().map(|arg| arg.whole("lockTimeout")).transpose()?;
+    core.lock_timeout = timeout.map_or(core.lock_timeout, milliseconds);
+    core.read_only = options.option("readOnly").given().map_or(Ok(false), |arg| arg.flag("readOnly"))?;
+    Ok(core)
+}
+
+fn milliseconds(number: u32) -> Duration {
+    Duration::from_millis(number.into())
+}
+
+fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+    names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
+}
+
+fn remove_all(plane: &Plane, ids: &[u32]) -> Result<u32> {
+    ids.iter().try_fold(0, |count, &id| Ok(count + u32::from(plane.remove(id)?)))
+}
+
+fn batch_to_js(env: sys::napi_env, outcome: BatchOutcome) -> napi::Result<sys::napi_value> {
+    let wrapped = Env::from_raw(env);
+    let mut rejected = wrapped.create_array(outcome.rejected.len() as u32)?;
+    for (i, rejection) in outcome.rejected.iter().enumerate() {
+        let mut object = Object::new(&wrapped)?;
+        object.set("index", rejection.index)?;
+        object.set("code", rejection.code.as_str())?;
+        object.set("reason", rejection.reason.as_str())?;
+        rejected.set(i as u32, object)?;
+    }
+    let mut object = Object::new(&wrapped)?;
+    object.set("ids", ids(env, &outcome.ids)?)?;
+    object.set("rejected", rejected)?;
+    Ok(object.raw())
+}
+
+fn report_to_js(env: sys::napi_env, report: VerifyReport) -> napi::Result<sys::napi_value> {
+    let mut object = Object::new(&Env::from_raw(env))?;
+    object.set("ok", report.ok())?;
+    for (name, number) in [
+        ("live", report.live),
+        ("checksumFailures", report.checksum_failures),
+        ("invalidLinks", report.invalid_links),
+        ("danglingLinks", report.dangling_links),
+        ("unreachable", report.unreachable),
+        ("keyIndexMismatches", report.key_index_mismatches),
+        ("invalidRecords", report.invalid_records),
+        ("lostSlots", report.lost_slots),
+    ] {
+        object.set(name, number as f64)?;
+    }
+    object.set("examples", ids(env, &report.examples)?)?;
+    Ok(object.raw())
+}
