@@ -33,7 +33,9 @@ class SearchHits {
   get length() { return this.ids.length }
 
   key(i) {
-    if (!(i in this.ids)) throw coded(RangeError, 'ERR_OUT_OF_RANGE', `there is no hit ${i} among ${this.length}`)
+    if (!Number.isInteger(i) || i < 0 || i >= this.length) {
+      throw coded(RangeError, 'ERR_OUT_OF_RANGE', `there is no hit ${String(i)} among ${this.length}`)
+    }
     return this.keys.subarray(i === 0 ? 0 : this.keyEnds[i - 1], this.keyEnds[i])
   }
 
@@ -117,8 +119,6 @@ class Plane {
   removeBatch(ids) { return this.#native.removeBatch(ids) }
   async removeBatchAsync(ids) { return this.#native.removeBatchAsync(ids) }
 
-  upsert(key, vector) { return this.#native.upsert(key, vector) }
-  async upsertAsync(key, vector) { return this.#native.upsertAsync(key, vector) }
   removeKey(key) { return this.#native.removeKey(key) }
   has(key) { return this.#native.idOf(key) !== null }
   idOf(key) { return this.#native.idOf(key) ?? undefined }
@@ -134,7 +134,9 @@ class Plane {
   async search(vector, ...limits) {
     const { k, ef, filter, filterExpansion, rerank, signal } = asked(SEARCH_OPTIONS, ...limits)
     const start = (control) => this.#native.search(vector, k, ef, filter, filterExpansion, rerank, control)
-    return new SearchHits(await (signal === undefined ? start() : followed(start, signal)))
+    const ids = await (signal === undefined ? start() : followed(start, signal))
+    if (signal?.aborted) throw Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason })
+    return new SearchHits(ids)
   }
 
   searchExact(vector, options) {
@@ -158,6 +160,11 @@ const fileOf = (path) => path instanceof URL ? fileURLToPath(path) : path
 // The native side takes undefined for "not given"; what must be given arrives there as null, and is refused.
 const required = (value) => value === undefined ? null : value
 
+/** Refuses an argument of the wrong type. */
+function must(right, message) {
+  if (!right) throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', message)
+}
+
 /** What a query asks for, in either form: `(k, ef, filter, filterExpansion)` or `(options)`. */
 function asked(names, k, ef, filter, filterExpansion) {
   if (k !== undefined ? typeof k !== 'object' : ef !== undefined || filter !== undefined || filterExpansion !== undefined) {
@@ -169,9 +176,8 @@ function asked(names, k, ef, filter, filterExpansion) {
 
 /** Refuses options that are not among `names`, suggesting the nearest that is. */
 function known(names, options = {}) {
-  if (options === null || typeof options !== 'object' || Array.isArray(options) || ArrayBuffer.isView(options)) {
-    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'options must be an object')
-  }
+  const plain = options !== null && typeof options === 'object' && !Array.isArray(options) && !ArrayBuffer.isView(options)
+  must(plain, 'options must be an object')
   for (const name in options) {
     if (names.includes(name)) continue
     const [nearest, edits] = names.map((right) => [right, distance(name, right)]).sort((a, b) => a[1] - b[1])[0]
@@ -197,20 +203,16 @@ function distance(a, b) {
 
 /** Runs a call that `signal` can stop and whose progress is told; the promise settles once the call has stopped. */
 async function followed(start, signal, onProgress, total) {
-  if (signal !== undefined && (signal === null || typeof signal !== 'object' || !('aborted' in signal))) {
-    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'signal must be an AbortSignal')
-  }
-  if (onProgress !== undefined && typeof onProgress !== 'function') {
-    throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'onProgress must be a function')
-  }
+  must(signal === undefined || (typeof signal === 'object' && signal !== null && 'aborted' in signal), 'signal must be an AbortSignal')
+  must(onProgress === undefined || typeof onProgress === 'function', 'onProgress must be a function')
   const control = new binding.Control()
   const abort = () => control.abort()
-  let thrown
+  let failed
   const report = () => {
     try {
       onProgress(control.done, total())
     } catch (error) {
-      thrown ??= { error }
+      failed ??= { error }
       abort()
     }
   }
@@ -220,15 +222,14 @@ async function followed(start, signal, onProgress, total) {
   try {
     const result = await start(control)
     if (onProgress) report()
-    if (thrown) throw thrown.error
     return result
   } catch (error) {
-    if (thrown) throw thrown.error
-    if (error.code === 'ABORT_ERR') error.cause = signal.reason
+    if (error.code === 'ABORT_ERR') error.cause = signal?.reason
     throw error
   } finally {
     clearInterval(timer)
     signal?.removeEventListener('abort', abort)
+    if (failed) throw failed.error
   }
 }
 

@@ -14,7 +14,9 @@ const READER = `
   const plane = Plane.open(process.argv[1])
   const hits = plane.searchSync(Float32Array.of(0, 1, 1, 0), { k: 3 })
   const keys = Array.from(hits, (hit) => hit.key.toString())
-  console.log(JSON.stringify({ count: plane.count, clean: plane.openedClean(), keys, ok: plane.verify().ok }))
+  plane.verify().then(({ ok }) => {
+    console.log(JSON.stringify({ count: plane.count, clean: plane.openedClean(), keys, ok }))
+  })
 `
 
 let folder
@@ -28,7 +30,7 @@ function run(...args) {
 }
 
 test('the example stores three articles that another process finds, and refuses to run over them', () => {
-  const file = path.join(folder, 'articles.plane')
+  const file = path.join(folder, 'articles.hnsw')
 
   const first = run(EXAMPLE, file)
   assert.equal(first.stderr, '')
@@ -58,7 +60,7 @@ test('the example stores three articles that another process finds, and refuses 
 })
 
 test('the example says what is wrong when its path has no folder', () => {
-  const { status, stderr } = run(EXAMPLE, path.join(folder, 'absent', 'articles.plane'))
+  const { status, stderr } = run(EXAMPLE, path.join(folder, 'absent', 'articles.hnsw'))
   assert.equal(status, 1)
   assert.match(stderr, /^ENOENT: /)
 })

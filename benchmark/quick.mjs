@@ -32,7 +32,7 @@ const { values: options, positionals } = parseArgs({
 const set = load(options.set, positionals[0] === undefined ? undefined : Number(positionals[0]))
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-bench-'))
 try {
-  const result = await measure(path.join(folder, 'quick.plane'))
+  const result = await measure(path.join(folder, 'quick.hnsw'))
   if (options.json) console.log(JSON.stringify(result, null, 2))
   else print(result)
 } finally {

@@ -10,14 +10,13 @@ import process from 'node:process'
 import { fileURLToPath } from 'node:url'
 import { fixtures } from '../fixtures/load.mjs'
 import { Plane } from '../index.mjs'
-import { count, fact, heading, megabytes, milliseconds, progress } from './layout.mjs'
+import { count, fact, heading, megabytes, milliseconds, progressBar } from './layout.mjs'
 
-const CHUNK_ROWS = 250
 const SEARCHER = path.join(path.dirname(fileURLToPath(import.meta.url)), 'demo-search.mjs')
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-demo-'))
 try {
-  const file = path.join(folder, 'packages.plane')
+  const file = path.join(folder, 'packages.hnsw')
   await build(file)
   const { status, signal } = spawnSync(process.execPath, [SEARCHER, file], { stdio: 'inherit' })
   if (status !== 0) console.error(`the searching process ended with ${signal ?? `exit code ${status}`}`)
@@ -33,13 +32,8 @@ async function build(file) {
 
   const started = performance.now()
   const cpu = process.cpuUsage()
-  for (let row = 0; row < base.rows; row += CHUNK_ROWS) {
-    progress('insertBatch', row, base.rows)
-    const end = Math.min(row + CHUNK_ROWS, base.rows)
-    const { rejected } = await plane.insertBatch(base.data.subarray(row * dims, end * dims), packKeys(keys.slice(row, end)))
-    if (rejected.length > 0) throw new Error(`row ${row + rejected[0].index} was rejected: ${rejected[0].reason}`)
-  }
-  progress('insertBatch', base.rows, base.rows)
+  const { rejected } = await plane.insertBatch(base.data, { ...packKeys(keys), onProgress: progressBar('insertBatch') })
+  if (rejected.length > 0) throw new Error(`row ${rejected[0].index} was rejected: ${rejected[0].reason}`)
   const took = performance.now() - started
   const { user, system } = process.cpuUsage(cpu)
 

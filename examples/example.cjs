@@ -16,7 +16,7 @@ const ARTICLES = {
 async function main(file) {
   const plane = Plane.create(file, { dims: 4, keyCap: 16 })
   for (const [key, vector] of Object.entries(ARTICLES)) {
-    plane.insert(Float32Array.from(vector), Buffer.from(key))
+    plane.insert(Float32Array.from(vector), key)
   }
   await plane.flushAsync()
   console.log(`${plane.count} articles are on disk in ${file}`)
@@ -28,7 +28,7 @@ async function main(file) {
   await plane.close()
 }
 
-const file = process.argv[2] ?? path.join(os.tmpdir(), 'vecplane-example.plane')
+const file = process.argv[2] ?? path.join(os.tmpdir(), 'vecplane-example.hnsw')
 main(file).catch((error) => {
   const hint = error.code === 'PLANE_EXISTS' ? '\nRemove the file or give another path.' : ''
   console.error(`${error.code ?? error.name}: ${error.message}${hint}`)

@@ -10,7 +10,7 @@ export const dim = style(2)
 export const green = style(32)
 export const cyan = style(36)
 
-const WIDTH = Math.max(60, Math.min(out.columns ?? 100, 110))
+const WIDTH = Math.max(60, Math.min(out.columns || 100, 110))
 const LABEL = 20
 const VALUE = 16
 const BAR = 32
@@ -42,13 +42,18 @@ export function table(names, rows) {
   for (const row of rows) out.write(line(row))
 }
 
-/** Redraws one line on a terminal; elsewhere prints nothing before the end. */
-export function progress(label, done, total) {
-  const filled = Math.round((BAR * done) / total)
-  const bar = '█'.repeat(filled) + '░'.repeat(BAR - filled)
-  const text = `  ${label.padEnd(LABEL)}${bar} ${count(done)} of ${count(total)}`
-  if (out.isTTY) out.write(`\r${text}${done === total ? '\n' : ''}`)
-  else if (done === total) out.write(`${text}\n`)
+/** A bar to call with what is done: redraws one line on a terminal; elsewhere prints it once, at the end. */
+export function progressBar(label) {
+  let ended = false
+  return (done, total) => {
+    if (ended) return
+    ended = done === total
+    const filled = Math.round((BAR * done) / total)
+    const bar = '█'.repeat(filled) + '░'.repeat(BAR - filled)
+    const text = `  ${label.padEnd(LABEL)}${bar} ${count(done)} of ${count(total)}`
+    if (out.isTTY) out.write(`\r${text}${ended ? '\n' : ''}`)
+    else if (ended) out.write(`${text}\n`)
+  }
 }
 
 export function count(number) {

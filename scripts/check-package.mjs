@@ -6,6 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import process from 'node:process'
 import { fileURLToPath } from 'node:url'
+import ts from 'typescript'
 
 const ROOT = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')
 const TYPE_TESTS = path.join(ROOT, '__test__', 'types')
@@ -36,6 +37,7 @@ try {
   const tarballs = [pack(ROOT, PUBLISHED), packPlatform()]
   run('npm', ['install', '--offline', '--ignore-scripts', '--no-audit', '--no-fund', ...tarballs], app)
   checkModules(app)
+  checkUsageIsComplete()
   checkTypes(app)
 } finally {
   fs.rmSync(work, { recursive: true })
@@ -63,12 +65,30 @@ function packPlatform() {
 }
 
 function checkModules(app) {
-  run(process.execPath, ['-e', `const { Plane } = require('vecplane');${USE}`, 'required.plane'], app)
+  run(process.execPath, ['-e', `const { Plane } = require('vecplane');${USE}`, 'required.hnsw'], app)
   const imported = `import { createRequire } from 'node:module'
     import { Plane } from 'vecplane'
     const require = createRequire(import.meta.url)${USE}`
-  run(process.execPath, ['--input-type=module', '-e', imported, 'imported.plane'], app)
+  run(process.execPath, ['--input-type=module', '-e', imported, 'imported.hnsw'], app)
   console.log('require and import work from the installed package')
+}
+
+/** Every name that index.d.ts declares to the public occurs in the type test. */
+function checkUsageIsComplete() {
+  const parse = (file) => ts.createSourceFile(file, fs.readFileSync(file, 'utf8'), ts.ScriptTarget.Latest, true)
+  const visit = (node, see) => {
+    see(node)
+    ts.forEachChild(node, (child) => visit(child, see))
+  }
+  const used = new Set()
+  visit(parse(path.join(TYPE_TESTS, 'usage.ts')), (node) => ts.isIdentifier(node) && used.add(node.text))
+  const missing = []
+  visit(parse(path.join(ROOT, 'index.d.ts')), (node) => {
+    const isType = ts.isClassDeclaration(node) || ts.isInterfaceDeclaration(node) || ts.isTypeAliasDeclaration(node)
+    const declared = isType || ts.isTypeElement(node) || ts.isClassElement(node)
+    if (declared && node.name && ts.isIdentifier(node.name) && !used.has(node.name.text)) missing.push(node.name.text)
+  })
+  if (missing.length > 0) throw new Error(`__test__/types/usage.ts does not use ${missing.join(', ')}`)
 }
 
 /** The same program, checked as CommonJS and as a module against the installed declarations. */

@@ -23,6 +23,7 @@ if (files.length === 0) {
   console.error(`no test file matches ${wanted.join(', ') || '*.test.js'}`)
   process.exit(1)
 }
-const { status, signal } = spawnSync(process.execPath, ['--test', ...files], { cwd: ROOT, env, stdio: 'inherit' })
+const runner = ['--test', '--test-reporter=spec', ...files]
+const { status, signal } = spawnSync(process.execPath, runner, { cwd: ROOT, env, stdio: 'inherit' })
 if (signal) console.error(`the tests ended by ${signal}`)
 process.exit(status ?? 1)

@@ -276,23 +276,16 @@ fn spelled(number: f64) -> String {
 pub struct Query(pub Vector, pub K, pub Ef, pub Filter, pub Expansion, pub Rerank);
 
 impl Query {
-    /// Asks the engine. `k = 0` is checked like any other query and has an empty answer.
+    /// Asks the engine.
     pub fn search(&self, plane: &Plane) -> Result<Hits> {
         let Query(vector, k, ef, filter, expansion, rerank) = self;
-        let mut options = SearchOptions::new(k.0.max(1));
+        let mut options = SearchOptions::new(k.0);
         options.ef = ef.0;
         options.filter = filter.0.as_deref();
         options.filter_expansion = expansion.0.unwrap_or(options.filter_expansion);
         options.rerank = rerank.0;
-        let hits = plane.search(&vector.0, &options)?;
-        Ok(if k.0 == 0 { Hits::default() } else { hits })
+        plane.search(&vector.0, &options)
     }
-}
-
-/// Asks the engine to scan everything.
-pub fn search_exact(plane: &Plane, vector: &Vector, k: &K, filter: &Filter) -> Result<Hits> {
-    let hits = plane.search_exact(&vector.0, k.0.max(1), filter.0.as_deref())?;
-    Ok(if k.0 == 0 { Hits::default() } else { hits })
 }
 
 /// An answer as one ArrayBuffer: ids, distances and key ends of 4 bytes a hit each, then the keys. What is returned is

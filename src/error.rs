@@ -142,3 +142,21 @@ pub fn checked(status: sys::napi_status, action: &str) -> napi::Result<()> {
         _ => Err(napi::Error::new(napi::Status::from(status), format!("cannot {action}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_internal_error() {
+        for (work, text) in [
+            ((|| panic!("plain")) as fn() -> Outcome<()>, "internal error: plain"),
+            (|| panic!("slot {}", 7), "internal error: slot 7"),
+            (|| std::panic::panic_any(7), "internal error: a panic without a message"),
+        ] {
+            let (class, code, message) = guarded(work).expect_err("it panics").describe();
+            assert!(matches!(class, Class::Plane));
+            assert_eq!((code, message.as_str()), ("PLANE_INTERNAL", text));
+        }
+    }
+}

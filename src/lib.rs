@@ -9,6 +9,8 @@
 
 // Paths under `napi` that the derive macros expand to are not all documented, and neither are their expansions.
 #![allow(missing_docs)]
+// In unit tests nobody registers what is exported.
+#![cfg_attr(test, allow(dead_code))]
 
 mod convert;
 mod error;

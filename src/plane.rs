@@ -173,17 +173,6 @@ impl NativePlane {
     }
 
     #[napi]
-    pub fn upsert(&self, env: Env, key: Key, vector: Vector) -> napi::Result<u32> {
-        self.write(env, |plane| plane.upsert(&key.0, &vector.0))
-    }
-
-    #[napi]
-    pub fn upsert_async(&self, env: Env, key: Key, vector: Vector) -> napi::Result<Returned> {
-        let shared = self.shared(env)?;
-        on_pool(&env, move || Ok(shared.writing().upsert(&key.0, &vector.0)?), to_js)
-    }
-
-    #[napi]
     pub fn remove_key(&self, env: Env, key: Key) -> napi::Result<bool> {
         self.write(env, |plane| plane.id_of(&key.0)?.map_or(Ok(false), |id| plane.remove(id)))
     }
@@ -243,15 +232,15 @@ impl NativePlane {
         let control = control.map(|control| Arc::clone(&control.0)).unwrap_or_default();
         let search = move || {
             control.check()?;
-            let hits = query.search(shared.plane())?;
-            control.check().map(|()| hits)
+            Ok(query.search(shared.plane())?)
         };
         on_pool(&env, search, hits)
     }
 
     #[napi]
     pub fn search_exact(&self, env: Env, vector: Vector, k: K, filter: Filter) -> napi::Result<Returned> {
-        hits(env.raw(), self.read(env, |plane| search_exact(plane, &vector, &k, &filter))?).map(Returned)
+        let found = self.read(env, |plane| plane.search_exact(&vector.0, k.0, filter.0.as_deref()))?;
+        hits(env.raw(), found).map(Returned)
     }
 
     #[napi]
@@ -263,7 +252,7 @@ impl NativePlane {
         filter: Filter,
     ) -> napi::Result<Returned> {
         let shared = self.shared(env)?;
-        let search = move || Ok(search_exact(shared.plane(), &vector, &k, &filter)?);
+        let search = move || Ok(shared.plane().search_exact(&vector.0, k.0, filter.0.as_deref())?);
         on_pool(&env, search, hits)
     }
 

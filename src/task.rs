@@ -12,7 +12,7 @@ use napi::{Env, JsDeferred, JsValue, Task, sys};
 use vecplane_core::{Error, Plane};
 
 use crate::convert::{Returned, to_js};
-use crate::error::{Outcome, guarded};
+use crate::error::{Failure, Outcome, guarded};
 
 /// Turns a result into a JS value, on the thread that owns the environment.
 pub type Convert<T> = fn(sys::napi_env, T) -> napi::Result<sys::napi_value>;
@@ -77,9 +77,18 @@ impl Drop for Shared {
         let plane = self.plane.take();
         let wrote = *self.wrote.get_mut();
         let end = move || {
-            let Some(plane) = plane else { return };
-            let flushed = if wrote { guarded(|| Ok(plane.flush(None)?)) } else { Ok(()) };
-            plane.on_release(Box::new(move || settle(deferred, flushed, to_js)));
+            let flushed = guarded(|| match &plane {
+                Some(plane) if wrote && plane.needs_flush() => Ok(plane.flush(None)?),
+                _ => Ok(()),
+            });
+            // A plane that another was created over has nothing left to keep.
+            let flushed = match flushed {
+                Err(Failure::Core(Error::Replaced { .. })) => Ok(()),
+                other => other,
+            };
+            // Gives the file back, unless another handle of this process shares it.
+            drop(plane);
+            settle(deferred, flushed, to_js);
         };
         // The event loop may be what runs this drop, and a flush waits for the disk.
         match worker("vecplane-close") {

@@ -1,12 +1,14 @@
 //! Many records in one call: its input, and what became of each.
 
-use std::collections::HashSet;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use crate::engine::{Engine, lock};
 use crate::error::{Error, Result};
 use crate::file::layout::INTENT_COUNT;
+use crate::hits::Hits;
+use crate::options::SearchOptions;
 use crate::plane::Plane;
 use crate::record::{self, NewVector};
 
@@ -72,19 +74,29 @@ pub struct BatchOutcome {
 /// cancelled.
 const CHUNK: usize = 32;
 
-/// See `Plane::insert_batch`.
-pub(crate) fn insert(
+/// What happens to a record whose key is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Insert,
+    Upsert,
+}
+
+/// See `Plane::insert_batch` and `Plane::upsert_batch`.
+pub(crate) fn run(
     plane: &Plane,
     engine: &Engine,
     batch: Batch<'_>,
+    mode: Mode,
     threads: usize,
     progress: &(dyn Fn(usize) -> bool + Sync),
 ) -> Result<BatchOutcome> {
     let rows = Rows::check(engine, batch)?;
-    let mut rejected = rows.reject_bad(engine);
+    let Sorted { mut rejected, superseded } = rows.sort_out(engine, mode);
     let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
-    let skip: HashSet<usize> = rejected.iter().map(|r| r.index as usize).collect();
+    let skip: HashSet<usize> =
+        rejected.iter().map(|r| r.index as usize).chain(superseded.keys().copied()).collect();
     let run = Run {
+        mode,
         plane,
         engine,
         rows,
@@ -97,19 +109,10 @@ pub(crate) fn insert(
         rejected: Mutex::new(Vec::new()),
         progress,
     };
-    let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n.min(INTENT_COUNT),
-    };
-    // No more threads than there are chunks; this thread is one of them.
-    let helpers = threads.min(run.rows.count.div_ceil(CHUNK)).saturating_sub(1);
-    std::thread::scope(|scope| {
-        for i in 0..helpers {
-            // A system that gives no more threads slows the batch down, no more.
-            let _ = std::thread::Builder::new().name(format!("vecplane-{i}")).spawn_scoped(scope, || run.work());
-        }
-        run.work();
-    });
+    on_threads(threads, run.rows.count.div_ceil(CHUNK), || run.work());
+    for (early, last) in superseded {
+        run.ids[early].store(run.ids[last].load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     rejected.append(&mut run.rejected.into_inner().unwrap_or_else(|e| e.into_inner()));
     rejected.sort_by_key(|r| r.index);
     Ok(BatchOutcome {
@@ -117,6 +120,55 @@ pub(crate) fn insert(
         rejected,
         fault: run.fault.into_inner().unwrap_or_else(|e| e.into_inner()),
     })
+}
+
+/// Runs `work` on this thread and others, `threads` in all (0 for every hardware thread), but no more than there are
+/// pieces of it.
+fn on_threads(threads: usize, pieces: usize, work: impl Fn() + Sync) {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n.min(INTENT_COUNT),
+    };
+    std::thread::scope(|scope| {
+        for i in 1..threads.min(pieces) {
+            // A system that gives no more threads slows the batch down, no more.
+            let _ = std::thread::Builder::new().name(format!("vecplane-{i}")).spawn_scoped(scope, &work);
+        }
+        work();
+    });
+}
+
+/// See `Plane::search_batch`.
+pub(crate) fn search(
+    plane: &Plane,
+    queries: &[f32],
+    options: &SearchOptions<'_>,
+    threads: usize,
+) -> Result<Vec<Hits>> {
+    let dims = plane.config().dims as usize;
+    if !queries.len().is_multiple_of(dims) {
+        let reason = format!(
+            "queries has {} components, which is no multiple of the plane's dims, {dims}",
+            queries.len()
+        );
+        return Err(Error::InvalidBatch { reason });
+    }
+    let answers: Vec<OnceLock<Result<Hits>>> = (0..queries.len() / dims).map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    on_threads(threads, answers.len(), || {
+        while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < answers.len()) {
+            let _ = answers[i].set(plane.search(&queries[i * dims..(i + 1) * dims], options));
+        }
+    });
+    answers.into_iter().filter_map(OnceLock::into_inner).collect()
+}
+
+/// What a first look at a batch tells.
+struct Sorted {
+    /// Records that cannot be written whatever the plane holds.
+    rejected: Vec<Rejection>,
+    /// Records whose key comes again later, with the position of the last one that has it.
+    superseded: HashMap<usize, usize>,
 }
 
 /// A batch whose arrays fit each other.
@@ -130,7 +182,7 @@ impl<'a> Rows<'a> {
     fn check(engine: &Engine, batch: Batch<'a>) -> Result<Self> {
         let dims = engine.store.config.dims as usize;
         let invalid = |reason: String| Err(Error::InvalidBatch { reason });
-        if batch.vectors.len() % dims != 0 {
+        if !batch.vectors.len().is_multiple_of(dims) {
             return invalid(format!(
                 "vectors has {} components, which is no multiple of the plane's dims, {dims}",
                 batch.vectors.len()
@@ -168,25 +220,34 @@ impl<'a> Rows<'a> {
         &self.batch.keys[start as usize..end as usize]
     }
 
-    /// Finds the records that cannot be inserted whatever the plane holds; of several with one key the first stays.
-    fn reject_bad(&self, engine: &Engine) -> Vec<Rejection> {
+    /// Finds what need not be tried. Of several records with one key an insert takes the first, an upsert the last.
+    fn sort_out(&self, engine: &Engine, mode: Mode) -> Sorted {
         let mut rejected = Vec::new();
-        let mut keys = HashSet::new();
+        let mut superseded = HashMap::new();
+        let mut keys = HashMap::new();
         for i in 0..self.count {
             let key = self.key(i);
             let checked = NewVector::check(&engine.store, self.vector(i)).map(drop);
             let checked = checked.and_then(|()| record::check_key(&engine.store, key));
             match checked {
                 Err(error) => rejected.extend(rejection(i, &error)),
-                Ok(()) if engine.store.config.unique_keys && !keys.insert(key) => rejected.push(Rejection {
-                    index: i as u32,
-                    code: RejectionCode::KeyExists,
-                    reason: "an earlier record of the batch has the key".into(),
-                }),
-                Ok(()) => {}
+                Ok(()) if !engine.store.config.unique_keys => {}
+                Ok(()) => match (mode, keys.get(key).copied()) {
+                    (Mode::Insert, Some(_)) => rejected.push(Rejection {
+                        index: i as u32,
+                        code: RejectionCode::KeyExists,
+                        reason: "an earlier record of the batch has the key".into(),
+                    }),
+                    (_, earlier) => {
+                        keys.insert(key, i);
+                        superseded.extend(earlier.map(|earlier| (earlier, i)));
+                    }
+                },
             }
         }
-        rejected
+        // Chains end at the last record of each key.
+        let last: HashMap<usize, usize> = superseded.keys().map(|i| (*i, keys[self.key(*i)])).collect();
+        Sorted { rejected, superseded: last }
     }
 }
 
@@ -204,6 +265,7 @@ fn rejection(index: usize, error: &Error) -> Option<Rejection> {
 
 /// A batch under way, shared by its threads.
 struct Run<'a> {
+    mode: Mode,
     plane: &'a Plane,
     engine: &'a Engine,
     rows: Rows<'a>,
@@ -242,8 +304,11 @@ impl Run<'_> {
             if self.stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let inserted = NewVector::check(&self.engine.store, self.rows.vector(i))
-                .and_then(|new| self.engine.insert(new, self.rows.key(i)));
+            let inserted =
+                NewVector::check(&self.engine.store, self.rows.vector(i)).and_then(|new| match self.mode {
+                    Mode::Insert => self.engine.insert(new, self.rows.key(i)),
+                    Mode::Upsert => self.engine.upsert(new, self.rows.key(i)),
+                });
             match inserted {
                 Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
                 Err(error) => match rejection(i, &error) {

@@ -37,7 +37,11 @@ pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
     // its turn is taken for the moment of the swap, and it is marked before the turn is given back.
     let old = if present { hold_old(path, options.lock_timeout)? } else { None };
     let mut storage = Storage::open(&temporary, false, None)?;
-    if options.overwrite { storage.publish(path)? } else { publish_new(&mut storage, path)? };
+    if options.overwrite {
+        storage.publish(path)?
+    } else {
+        publish_new(&mut storage, path)?
+    };
     remove.0 = None;
     if let Some(old) = old {
         old.shared().flags.fetch_or(FLAG_REPLACED, Ordering::SeqCst);

@@ -135,7 +135,10 @@ impl Engine {
     pub fn new(store: Store, superblock: Superblock, slot: usize) -> Result<Self> {
         let readers = Readers::register(&store)?;
         let intents = ArrayQueue::new(INTENT_COUNT);
-        (0..INTENT_COUNT as u32).for_each(|i| drop(intents.push(i)));
+        for i in 0..INTENT_COUNT as u32 {
+            // The queue is exactly as long as the table.
+            let _ = intents.push(i);
+        }
         let identity = Identity::current(store.file_id()?);
         Ok(Engine {
             store,
@@ -193,7 +196,9 @@ impl Engine {
         self.store.refresh()?;
         let session = match self.sessions.pop() {
             Some(session) => session,
-            None => Box::new(Session { lane: self.readers.claim_lane(&self.store), scratch: Scratch::default() }),
+            None => {
+                Box::new(Session { lane: self.readers.claim_lane(&self.store), scratch: Scratch::default() })
+            }
         };
         let pin = self.readers.pin(&self.store, session.lane);
         Ok(Pinned { engine: self, pin: Some(pin), session: Some(session) })

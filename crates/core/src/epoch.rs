@@ -105,7 +105,8 @@ impl Readers {
 
     /// Frees the lanes of processes that are gone; looks at most twenty times a second.
     pub fn sweep(&self, store: &Store) -> Result<()> {
-        let mut last: MutexGuard<'_, Option<Instant>> = self.last_sweep.lock().unwrap_or_else(|e| e.into_inner());
+        let mut last: MutexGuard<'_, Option<Instant>> =
+            self.last_sweep.lock().unwrap_or_else(|e| e.into_inner());
         if last.is_some_and(|at| at.elapsed() < Duration::from_millis(50)) {
             return Ok(());
         }

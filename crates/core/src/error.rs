@@ -10,6 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What happened. `code()` is public and never changes once released.
 #[derive(Debug)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are the evidence that each message spells out.
 pub enum Error {
     /// A vector of the wrong length.
     DimensionMismatch { expected: usize, actual: usize },
@@ -138,15 +139,21 @@ impl fmt::Display for Error {
             Error::NotFinite { component: None } => {
                 write!(f, "the vector's norm is not finite in f32: its components are too large")
             }
-            Error::ZeroQuery => write!(f, "a zero vector has no direction, so cosine distances from it are undefined"),
+            Error::ZeroQuery => {
+                write!(f, "a zero vector has no direction, so cosine distances from it are undefined")
+            }
             Error::OutOfRange { name, value, min, max } => {
                 write!(f, "{name} must be from {min} to {max}, got {value}")
             }
             Error::InvalidOption { name, reason } => write!(f, "{name} {reason}"),
             Error::InvalidBatch { reason } => f.write_str(reason),
-            Error::KeyUnstorable { bytes, reason } => write!(f, "key of {bytes} bytes cannot be stored: {reason}"),
+            Error::KeyUnstorable { bytes, reason } => {
+                write!(f, "key of {bytes} bytes cannot be stored: {reason}")
+            }
             Error::KeyExists { id } => write!(f, "the key belongs to record {id} already"),
-            Error::Full { max_nodes } => write!(f, "the plane is full: it holds maxNodes = {max_nodes} records"),
+            Error::Full { max_nodes } => {
+                write!(f, "the plane is full: it holds maxNodes = {max_nodes} records")
+            }
             Error::KeysFull { bytes_max } => {
                 write!(f, "the key arena is full: long keys may take {bytes_max} bytes in this plane")
             }
@@ -160,7 +167,9 @@ impl fmt::Display for Error {
             Error::Truncated { bytes, expected } => {
                 write!(f, "the file is truncated: it has {bytes} bytes of at least {expected}")
             }
-            Error::Corrupt { what, offset } => write!(f, "the file is corrupt: {what} (file offset {offset})"),
+            Error::Corrupt { what, offset } => {
+                write!(f, "the file is corrupt: {what} (file offset {offset})")
+            }
             Error::Locked { path, pid } => write!(f, "process {pid} is writing to {}", path.display()),
             Error::NeedsRecovery { path } => {
                 write!(f, "{} needs recovery after a crash; open it for writing once", path.display())

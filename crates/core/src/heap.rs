@@ -83,7 +83,9 @@ fn pop(store: &Store, class: usize) -> Option<u32> {
     if unit == 0 {
         return None;
     }
-    let inside = unit.checked_add(class_units(class)).is_some_and(|end| end <= store.shared().heap_bump.load(Ordering::Relaxed));
+    let inside = unit
+        .checked_add(class_units(class))
+        .is_some_and(|end| end <= store.shared().heap_bump.load(Ordering::Relaxed));
     match store.heap_words(unit, 1) {
         Some(words) if inside => {
             head.store(words[0].load(Ordering::Relaxed), Ordering::Relaxed);

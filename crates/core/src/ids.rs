@@ -70,7 +70,8 @@ fn pop(store: &Store, intent: &IntentGuard<'_>) -> Option<u32> {
     // at worst.
     node.set_state(SlotState::Building, 0);
     shared.free_head.store(next, Ordering::Relaxed);
-    let _ = shared.free_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+    let _ =
+        shared.free_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
     Some(id)
 }
 
@@ -133,7 +134,9 @@ pub fn drain(store: &Store, readers: &Readers, most: usize) -> Result<()> {
         if next == NONE {
             shared.limbo_tail.store(NONE, Ordering::Relaxed);
         }
-        let _ = shared.limbo_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+        let _ = shared
+            .limbo_count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
         push_free(store, id);
     }
     Ok(())

@@ -58,13 +58,17 @@ pub struct Shard<'a> {
     _lock: MutexGuard<'a, ()>,
 }
 
-fn table<'a>(store: &'a Store, word: u64) -> Option<&'a [AtomicU64]> {
+fn table(store: &Store, word: u64) -> Option<&[AtomicU64]> {
     let (unit, log2) = (word as u32, (word >> 32) as u32);
     (LOG2_MIN..=LOG2_MAX).contains(&log2).then(|| store.heap_double_words(unit, 1 << log2)).flatten()
 }
 
 /// Walks the entries that may belong to a hash, until `found` takes one or the run ends. At most one full round.
-fn probe(entries: &[AtomicU64], hash: KeyHash, mut found: impl FnMut(usize, u64) -> bool) -> Option<(usize, u64)> {
+fn probe(
+    entries: &[AtomicU64],
+    hash: KeyHash,
+    mut found: impl FnMut(usize, u64) -> bool,
+) -> Option<(usize, u64)> {
     let mask = entries.len() - 1;
     for step in 0..entries.len() {
         let at = (hash.bits as usize + step) & mask;
@@ -115,8 +119,10 @@ impl<'a> Shard<'a> {
 
     /// Adds an entry; the caller knows that the key has none.
     pub fn insert(&self, hash: KeyHash, id: u32) -> Result<()> {
-        let (used, removed) =
-            (self.shard.used.load(Ordering::Relaxed) as usize, self.shard.removed.load(Ordering::Relaxed) as usize);
+        let (used, removed) = (
+            self.shard.used.load(Ordering::Relaxed) as usize,
+            self.shard.removed.load(Ordering::Relaxed) as usize,
+        );
         let entries = match self.entries() {
             // At most three quarters taken keeps runs short.
             Some(entries) if (used + removed + 1) * 4 <= entries.len() * 3 => entries,
@@ -156,7 +162,10 @@ impl<'a> Shard<'a> {
         match probe(entries, hash, |_, entry| id_of(entry) == id) {
             Some((at, _)) => {
                 entries[at].store(REMOVED, Ordering::Release);
-                let _ = self.shard.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+                let _ = self
+                    .shard
+                    .used
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
                 self.shard.removed.fetch_add(1, Ordering::Relaxed);
                 true
             }
@@ -209,7 +218,8 @@ impl<'a> Shard<'a> {
 
 /// Every (shard, id) in the index, for `verify`.
 pub fn ids(store: &Store) -> impl Iterator<Item = u32> + '_ {
-    let tables = store.key_shards().iter().filter_map(|shard| table(store, shard.table.load(Ordering::Acquire)));
+    let tables =
+        store.key_shards().iter().filter_map(|shard| table(store, shard.table.load(Ordering::Acquire)));
     tables.flatten().map(|entry| entry.load(Ordering::Acquire)).filter(|e| *e > REMOVED).map(id_of)
 }
 

@@ -1,7 +1,44 @@
 //! The engine of vecplane: a persistent vector index in one memory-mapped file.
+//!
+//! A plane holds vectors of one length, each with an id of its own, and with a key if the plane keeps keys. A graph over
+//! them (HNSW, Malkov and Yashunin, arXiv:1603.09320) finds the nearest neighbours of a query. Any number of threads
+//! search while others insert and remove; so do other processes.
+//!
+//! ```
+//! use vecplane_core::{CreateOptions, OpenOptions, Plane, SearchOptions};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let path = directory.path().join("articles.plane");
+//! let plane = Plane::create(&path, &CreateOptions { key_cap: 16, unique_keys: true, ..CreateOptions::new(3) })?;
+//! plane.insert(&[1.0, 0.0, 0.0], b"article:1")?;
+//! plane.insert(&[0.0, 1.0, 0.0], b"article:2")?;
+//! plane.flush(None)?; // From here on a power cut loses neither.
+//! drop(plane);
+//!
+//! let plane = Plane::open(&path, &OpenOptions::default())?;
+//! let hits = plane.search(&[0.9, 0.1, 0.0], &SearchOptions::new(1))?;
+//! assert_eq!(hits.key(0), b"article:1");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `plane`, `options`, `error`, `hits`, `batch`, `report` | the public surface |
+//! | `engine` | an open plane inside one process: locks, sessions, flush |
+//! | `write`, `upsert` | one insert, removal or replacement, step by step |
+//! | `graph/` | walking, linking, unlinking |
+//! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
+//! | `file/`, `map`, `storage` | the format, addresses, system calls |
+//! | `epoch`, `turn` | readers and reuse; whose turn it is to write |
+//! | `recover`, `verify`, `create`, `registry` | after a crash; checking; new files; sharing in a process |
+//! | `distance/`, `codec` | kernels; vectors to codes and back |
+//!
+//! `docs/design.md` specifies the file and argues the protocols.
 
 #[cfg(target_endian = "big")]
-compile_error!("the file format is little-endian and is mapped as it is: big-endian targets are not supported");
+compile_error!(
+    "the file format is little-endian and is mapped as it is: big-endian targets are not supported"
+);
 
 mod batch;
 mod codec;
@@ -26,6 +63,7 @@ mod registry;
 mod report;
 mod storage;
 mod turn;
+mod upsert;
 mod verify;
 mod write;
 

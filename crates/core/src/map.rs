@@ -9,10 +9,12 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::file::layout::{HEADER_BYTES, REGIONS, RegionKind};
+use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, REGIONS, RegionKind};
 
 /// A region's range of addresses.
 struct RegionMap {
+    /// What was reserved, which may start a little before `base`.
+    reservation: (*mut u8, usize),
     base: *mut u8,
     reserved: usize,
     mapped: AtomicUsize,
@@ -38,6 +40,7 @@ impl Map {
         let mut map = Map {
             header,
             regions: std::array::from_fn(|_| RegionMap {
+                reservation: (std::ptr::null_mut(), 0),
                 base: std::ptr::null_mut(),
                 reserved: 0,
                 mapped: AtomicUsize::new(0),
@@ -46,7 +49,10 @@ impl Map {
         };
         for (region, bytes) in map.regions.iter_mut().zip(reserve) {
             if bytes > 0 {
-                region.base = os::reserve(bytes)?;
+                let align = LARGE_ALIGN as usize;
+                let start = os::reserve(bytes + align)?;
+                region.reservation = (start, bytes + align);
+                region.base = start.wrapping_add(start.align_offset(align));
                 region.reserved = bytes;
             }
         }
@@ -93,7 +99,7 @@ impl Drop for Map {
         os::unmap(self.header, HEADER_BYTES);
         for region in &self.regions {
             if region.reserved > 0 {
-                os::unmap(region.base, region.reserved);
+                os::unmap(region.reservation.0, region.reservation.1);
             }
         }
     }
@@ -114,7 +120,13 @@ mod os {
     }
 
     /// Maps a part of the file, at `at` inside a reservation, or anywhere when `at` is null.
-    pub fn map_file(at: *mut u8, file: &File, offset: u64, bytes: usize, writable: bool) -> io::Result<*mut u8> {
+    pub fn map_file(
+        at: *mut u8,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+        writable: bool,
+    ) -> io::Result<*mut u8> {
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let flags = libc::MAP_SHARED | if at.is_null() { 0 } else { libc::MAP_FIXED };
         // SAFETY: MAP_FIXED only ever replaces addresses inside a range that `reserve` gave to this `Map` and that lie

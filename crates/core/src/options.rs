@@ -118,7 +118,12 @@ impl CreateOptions {
         ];
         for (name, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
-                return Err(Error::OutOfRange { name, value: u64::from(value), min: min.into(), max: max.into() });
+                return Err(Error::OutOfRange {
+                    name,
+                    value: u64::from(value),
+                    min: min.into(),
+                    max: max.into(),
+                });
             }
         }
         if self.unique_keys && self.key_cap == 0 {

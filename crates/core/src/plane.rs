@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::batch::{Batch, BatchOutcome};
+use crate::batch::{Batch, BatchOutcome, Mode};
 use crate::codec;
 use crate::config::Config;
 use crate::create;
@@ -138,7 +138,62 @@ impl Plane {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        crate::batch::insert(self, self.engine(), batch, threads, progress)
+        crate::batch::run(self, self.engine(), batch, Mode::Insert, threads, progress)
+    }
+
+    /// Inserts a record, or replaces the one that has its key. Returns the new id.
+    pub fn upsert(&self, key: &[u8], vector: &[f32]) -> Result<u32> {
+        self.needs_unique_keys()?;
+        let new = NewVector::check(&self.engine().store, vector)?;
+        record::check_key(&self.engine().store, key)?;
+        let _turn = self.begin_write()?;
+        self.engine().upsert(new, key)
+    }
+
+    /// `upsert` for many records, as `insert_batch`; of several with one key the last one counts, and all of them get
+    /// its id.
+    pub fn upsert_batch(
+        &self,
+        batch: Batch<'_>,
+        threads: usize,
+        progress: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<BatchOutcome> {
+        self.needs_unique_keys()?;
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        crate::batch::run(self, self.engine(), batch, Mode::Upsert, threads, progress)
+    }
+
+    /// Removes the record with this key; false when there is none.
+    pub fn remove_key(&self, key: &[u8]) -> Result<bool> {
+        self.needs_unique_keys()?;
+        let _turn = self.begin_write()?;
+        self.engine().remove_key(key)
+    }
+
+    /// Removes many records; returns how many there were.
+    pub fn remove_batch(&self, ids: &[u32], progress: &dyn Fn(usize) -> bool) -> Result<u64> {
+        let mut removed = 0;
+        let mut done = 0;
+        for chunk in ids.chunks(64) {
+            let _turn = self.begin_write()?;
+            for &id in chunk {
+                removed += u64::from(self.engine().remove(id)?);
+            }
+            done += chunk.len();
+            if !progress(done) {
+                return Err(Error::Aborted);
+            }
+        }
+        Ok(removed)
+    }
+
+    fn needs_unique_keys(&self) -> Result<()> {
+        if self.config().unique_keys {
+            return Ok(());
+        }
+        Err(Error::InvalidOption { name: "uniqueKeys", reason: "is needed to reach records by key" })
     }
 
     /// Removes one record: no search that starts later returns it. False when there is none with this id.
@@ -169,6 +224,17 @@ impl Plane {
         Ok(graph.search(ef, ranking, scratch))
     }
 
+    /// `search` for many queries, row-major, on `threads` threads, 0 for every hardware thread. Answers come in the order
+    /// of the queries.
+    pub fn search_batch(
+        &self,
+        queries: &[f32],
+        options: &SearchOptions<'_>,
+        threads: usize,
+    ) -> Result<Vec<Hits>> {
+        crate::batch::search(self, queries, options, threads)
+    }
+
     /// The nearest live records by looking at every one: the truth that `search` is measured against.
     pub fn search_exact(&self, vector: &[f32], k: usize, filter: Option<&[u8]>) -> Result<Hits> {
         check_range("k", k, 0, K_MAX)?;
@@ -195,9 +261,7 @@ impl Plane {
     /// The id of the live record with this key.
     pub fn id_of(&self, key: &[u8]) -> Result<Option<u32>> {
         let engine = self.engine();
-        if !engine.store.config.unique_keys {
-            return Err(Error::InvalidOption { name: "uniqueKeys", reason: "is needed to look records up by key" });
-        }
+        self.needs_unique_keys()?;
         let _pinned = engine.pin()?;
         let store = &engine.store;
         Ok(key_index::find(store, KeyHash::new(store, key), |id| {
@@ -214,9 +278,10 @@ impl Plane {
         let (store, config) = (&engine.store, &engine.store.config);
         let Some(node) = store.node(id).filter(|node| node.is_live()) else { return Ok(None) };
         let mut vector = vec![0.0; config.dims as usize];
-        // SAFETY (both slices): pinned, and seen live; the lengths are the layout's.
         if config.rerank != Rerank::None {
-            let bytes = unsafe { std::slice::from_raw_parts(store.exact(id), store.layout.exact_bytes as usize) };
+            // SAFETY: pinned, and seen live; the length is the layout's.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(store.exact(id), store.layout.exact_bytes as usize) };
             codec::read_exact(config.rerank, node.exact_scale(), bytes, &mut vector);
         } else {
             // SAFETY: as above.

@@ -62,7 +62,8 @@ pub fn release_key(store: &Store, unit: u32, bytes: usize) {
     if unit != 0 {
         heap::release(store, unit, bytes);
         let total = &store.shared().long_key_bytes;
-        let _ = total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(bytes as u64)));
+        let _ = total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(bytes as u64)));
     }
 }
 
@@ -96,7 +97,8 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     let (mut exact_scale, mut norm) = (1.0, encoded.norm);
     if store.layout.exact_bytes > 0 {
         // SAFETY: as for the codes; an exact copy follows its slot's state.
-        let exact = unsafe { std::slice::from_raw_parts_mut(store.exact(id), store.layout.exact_bytes as usize) };
+        let exact =
+            unsafe { std::slice::from_raw_parts_mut(store.exact(id), store.layout.exact_bytes as usize) };
         exact_scale = codec::write_exact(store.config.rerank, new.vector, exact);
         // That of the copy as it is: a cosine divided by another norm would carry the copy's rounding.
         norm = codec::exact_norm(store.config.rerank, exact_scale, exact);
@@ -143,7 +145,7 @@ pub fn read_key_entry(store: &Store, id: u32) -> (usize, u32) {
 ///
 /// # Safety
 /// The caller is pinned and has seen the record live (or is its only user), and drops the key before it lets go.
-pub unsafe fn key<'a>(store: &'a Store, id: u32) -> Option<&'a [u8]> {
+pub unsafe fn key(store: &Store, id: u32) -> Option<&[u8]> {
     if store.layout.key_entry_bytes == 0 {
         return Some(&[]);
     }
@@ -190,6 +192,8 @@ pub unsafe fn checksum(store: &Store, id: u32, node: Node<'_>, level: u8) -> Opt
         (codes, exact, key(store, id)?)
     };
     fields[40..48].copy_from_slice(&(key.len() as u64).to_le_bytes());
-    let sum = [codes, exact, key].iter().fold(xxh3_64_with_seed(&fields, 0), |seed, part| xxh3_64_with_seed(part, seed));
+    let sum = [codes, exact, key]
+        .iter()
+        .fold(xxh3_64_with_seed(&fields, 0), |seed, part| xxh3_64_with_seed(part, seed));
     Some(sum as u32)
 }

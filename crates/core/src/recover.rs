@@ -27,7 +27,12 @@ use crate::record;
 use crate::storage::LOCK_RECOVERY;
 
 /// Recovers if need be when a process opens the plane; tells whether it had to.
-pub fn at_open(engine: &Engine, identity: &Identity, superblock: &Superblock, timeout: Duration) -> Result<bool> {
+pub fn at_open(
+    engine: &Engine,
+    identity: &Identity,
+    superblock: &Superblock,
+    timeout: Duration,
+) -> Result<bool> {
     let store = &engine.store;
     let damaged = || needs_scan(store, identity, superblock);
     if !damaged()? {
@@ -262,7 +267,9 @@ pub fn intact(store: &Store, id: u32, node: Node<'_>) -> bool {
     let level = node.level();
     let sane = node.state_word() >> 16 == 0
         && (node.state_word() >> 8) as u8 <= LEVEL_MAX
-        && [node.factor(), node.bias(), node.scale(), node.norm(), node.exact_scale()].iter().all(|x| x.is_finite());
+        && [node.factor(), node.bias(), node.scale(), node.norm(), node.exact_scale()]
+            .iter()
+            .all(|x| x.is_finite());
     if !sane || (level > 0) != (node.upper() != 0) {
         return false;
     }
@@ -282,7 +289,9 @@ fn reset_words(store: &Store, superblock: &Superblock, records: &[Found]) {
     for word in [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail] {
         word.store(NONE, Ordering::Relaxed);
     }
-    for word in [&shared.free_count, &shared.limbo_count, &shared.handover, &shared.writer_pid, &shared.heap_bump] {
+    for word in
+        [&shared.free_count, &shared.limbo_count, &shared.handover, &shared.writer_pid, &shared.heap_bump]
+    {
         word.store(0, Ordering::Relaxed);
     }
     shared.heap_used.store(0, Ordering::Relaxed);
@@ -357,8 +366,10 @@ fn rebuild_heap(store: &Store, records: Vec<Found>) -> Result<Vec<Found>> {
 /// Fills the key index; of two records with one key the younger stays.
 fn rebuild_key_index(engine: &Engine, records: &mut Vec<Found>) -> Result<()> {
     let store = &engine.store;
-    // SAFETY (both closures' calls below): recovery is alone with the file.
-    let key_of = |id: u32| unsafe { record::key(store, id) };
+    let key_of = |id: u32| {
+        // SAFETY: recovery is alone with the file.
+        unsafe { record::key(store, id) }
+    };
     let mut superseded = std::collections::HashSet::new();
     for found in records.iter() {
         let Some(key) = key_of(found.id) else { continue };
@@ -430,7 +441,9 @@ fn relink(engine: &Engine, records: &[Found]) -> Result<()> {
     for found in records {
         let Some(node) = graph.slots.get(found.id) else { continue };
         let kept = graph.slots.get(node.parent()).is_some_and(|parent| {
-            parent.is_live() && parent.generation() < found.generation && links::contains(parent.links(), found.id)
+            parent.is_live()
+                && parent.generation() < found.generation
+                && links::contains(parent.links(), found.id)
         });
         orphan[found.id as usize] = !kept && found.id != root.id;
         if !kept {

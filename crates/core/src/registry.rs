@@ -47,7 +47,10 @@ fn open_storage(storage: Storage, timeout: Duration) -> Result<Engine> {
             false if bytes == 0 => {
                 Error::NotAPlane { path: storage.path().to_path_buf(), reason: "the file is empty" }
             }
-            false => Error::NotAPlane { path: storage.path().to_path_buf(), reason: "its first bytes are not a plane's" },
+            false => Error::NotAPlane {
+                path: storage.path().to_path_buf(),
+                reason: "its first bytes are not a plane's",
+            },
         });
     }
     let header = storage.read_header(2 * SUPERBLOCK_BYTES)?;

@@ -110,7 +110,8 @@ impl Storage {
 
     /// Device and inode.
     pub fn file_id(&self) -> Result<FileId> {
-        let metadata = self.file.metadata().map_err(|e| Error::io(e, "read the attributes of", &self.path))?;
+        let metadata =
+            self.file.metadata().map_err(|e| Error::io(e, "read the attributes of", &self.path))?;
         Ok(file_id(&metadata))
     }
 
@@ -146,7 +147,9 @@ impl Storage {
     /// Cuts the file off; only recovery does, before anything past `bytes` is mapped.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
         self.step(Step::Allocate)
-            .and_then(|()| if self.file.metadata()?.len() > bytes { self.file.set_len(bytes) } else { Ok(()) })
+            .and_then(
+                |()| if self.file.metadata()?.len() > bytes { self.file.set_len(bytes) } else { Ok(()) },
+            )
             .map_err(|e| Error::io(e, "truncate", &self.path))
     }
 
@@ -229,7 +232,8 @@ fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     loop {
         // SAFETY: a system call on an open descriptor, with no pointers. The raw call, not posix_fallocate: libc's
         // emulation of that one writes to each block without regard to other writers.
-        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) };
+        let result =
+            unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) };
         if result == 0 {
             return Ok(());
         }

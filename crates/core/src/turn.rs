@@ -62,7 +62,8 @@ impl Turn {
         let mut state = self.lock();
         loop {
             let asked = store.shared().handover.load(Ordering::Relaxed) > 0;
-            let yielding = asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
+            let yielding =
+                asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
             let repairing = self.panicked.load(Ordering::Relaxed);
             if state.held && !yielding && !repairing && !state.acquiring {
                 state.in_flight += 1;

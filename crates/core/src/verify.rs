@@ -10,8 +10,8 @@ use crate::file::layout::{HEAP_UNIT, NONE};
 use crate::graph::node::SlotState;
 use crate::graph::{Graph, links};
 use crate::key_index;
-use crate::recover::intact;
 use crate::record;
+use crate::recover::intact;
 use crate::report::{Stats, VerifyReport};
 
 const EXAMPLES_MAX: usize = 32;

@@ -14,10 +14,10 @@ use crate::key_index::{KeyHash, Shard};
 use crate::record::{self, NewVector};
 
 /// A slot taken for a new record.
-struct Slot {
-    id: u32,
+pub(crate) struct Slot {
+    pub id: u32,
     key_unit: u32,
-    level: u8,
+    pub level: u8,
 }
 
 impl Engine {
@@ -48,12 +48,12 @@ impl Engine {
         Ok(id)
     }
 
-    fn shard(&self, hash: KeyHash) -> Shard<'_> {
+    pub(crate) fn shard(&self, hash: KeyHash) -> Shard<'_> {
         Shard::lock(&self.store, &self.shards, &self.allocation, hash)
     }
 
     /// Whether a slot holds, or is about to hold, a record with this key. The caller is pinned.
-    fn has_key(&self, id: u32, key: &[u8]) -> bool {
+    pub(crate) fn has_key(&self, id: u32, key: &[u8]) -> bool {
         let linked = self.store.node(id).is_some_and(|node| node.is_linked());
         // SAFETY: pinned, and seen complete.
         linked && unsafe { record::key(&self.store, id) } == Some(key)
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Takes a slot and heap room for its key and upper links, or nothing at all.
-    fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Slot> {
+    pub(crate) fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Slot> {
         let _allocation = lock(&self.allocation);
         let store = &self.store;
         let id = ids::allocate(store, &self.readers, intent)?;
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    fn write_record(&self, node: Node<'_>, slot: &Slot, new: NewVector<'_>, key: &[u8]) {
+    pub(crate) fn write_record(&self, node: Node<'_>, slot: &Slot, new: NewVector<'_>, key: &[u8]) {
         let store = &self.store;
         record::write(store, slot.id, node, new, key, slot.key_unit);
         if slot.level > 0 {
@@ -130,11 +130,26 @@ impl Engine {
             if node.parent() == NONE {
                 self.find_parent(graph, scratch, id, node);
             }
-            graph.publish(node, level);
-            shared.count.fetch_add(1, Ordering::Relaxed);
-            self.raise_entry_point(id, node, level);
+            self.publish_linked(graph, id, node, level);
         }
         shared.churn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets readers see a node that is linked in.
+    pub(crate) fn publish_linked(&self, graph: Graph<'_>, id: u32, node: Node<'_>, level: u8) {
+        graph.publish(node, level);
+        self.store.shared().count.fetch_add(1, Ordering::Relaxed);
+        self.raise_entry_point(id, node, level);
+    }
+
+    /// Undoes what was done for a node that was linked in but not published: as if it had been removed. The caller holds
+    /// the removal lock.
+    pub(crate) fn abandon(&self, id: u32, node: Node<'_>) -> Result<()> {
+        {
+            let _guard = self.links.lock(id);
+            Graph::new(&self.store, &self.links).unpublish(node);
+        }
+        self.finish_removal(id, node, 0)
     }
 
     /// The first record of an empty plane is root and entry point at once.
@@ -153,7 +168,7 @@ impl Engine {
     }
 
     /// For a node that found no parent among its neighbours: they were all removed meanwhile, or are all younger.
-    fn find_parent(&self, graph: Graph<'_>, scratch: &mut Scratch, id: u32, node: Node<'_>) {
+    pub(crate) fn find_parent(&self, graph: Graph<'_>, scratch: &mut Scratch, id: u32, node: Node<'_>) {
         let _removal = lock(&self.removal);
         let graph = graph.current();
         let shared = self.store.shared();
@@ -188,10 +203,17 @@ impl Engine {
 
     /// Removes one record; false when there is none. The caller has begun a write.
     pub fn remove(&self, id: u32) -> Result<bool> {
+        self.remove_if(id, |_| true)
+    }
+
+    /// Removes one record if, seen live, it is the one that the caller means.
+    pub(crate) fn remove_if(&self, id: u32, is_meant: impl Fn(u32) -> bool) -> Result<bool> {
         let intent = self.intent();
         let _removal = lock(&self.removal);
-        let live = self.store.node(id).filter(|_| id < self.store.shared().id_high_water.load(Ordering::Acquire));
-        let Some(node) = live.filter(|node| node.is_live()) else { return Ok(false) };
+        let live =
+            self.store.node(id).filter(|_| id < self.store.shared().id_high_water.load(Ordering::Acquire));
+        // Under the removal lock a live record stays live.
+        let Some(node) = live.filter(|node| node.is_live() && is_meant(id)) else { return Ok(false) };
         intent.announce(Operation::Remove, id, NONE);
         {
             // Under its lock, so that nobody is just taking it for a parent.
@@ -223,7 +245,9 @@ impl Engine {
             let _entry = lock(&self.entry);
             if shared.entry.load(Ordering::Acquire) as u32 == id {
                 let next = graph.next_entry_point(id, node);
-                shared.entry.store(next.map_or(u64::MAX, |(id, level)| entry_word(id, level)), Ordering::Release);
+                shared
+                    .entry
+                    .store(next.map_or(u64::MAX, |(id, level)| entry_word(id, level)), Ordering::Release);
             }
         }
         graph.unlink(id, node, scratch);

@@ -53,16 +53,6 @@ impl ExactQuery {
         self.decoded.resize(vector.len(), 0.0);
     }
 
-    /// The values for the float kernels: the unit vector for cosine, the vector itself otherwise.
-    pub fn query(&self) -> &Query {
-        &self.query
-    }
-
-    /// The distance, from a float kernel's dot (L2: squared distance) with `query()` and the row's norm.
-    pub fn distance(metric: Metric, dot_or_l2: f32, row_norm: f32) -> f32 {
-        distance(metric, f64::from(dot_or_l2), f64::from(row_norm))
-    }
-
     /// Distances of exact copies. Always finite, however large or small the vectors.
     ///
     /// # Safety

@@ -67,18 +67,6 @@ impl Query {
         self.code_sum
     }
 
-    /// The query's addend.
-    #[inline]
-    pub fn a(&self) -> f32 {
-        self.a
-    }
-
-    /// The query's multiplier.
-    #[inline]
-    pub fn b(&self) -> f32 {
-        self.b
-    }
-
     /// The traversal distance of a row with these terms and this dot.
     ///
     /// Never NaN and never infinite, so that distances sort: what f32 cannot hold (squared distances of vectors longer

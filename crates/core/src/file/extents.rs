@@ -49,10 +49,12 @@ impl Extent {
         let bytes = entry.bytes.load(Ordering::Relaxed);
         let region_and_index = entry.region_and_index.load(Ordering::Relaxed);
         let region = *REGIONS.get((region_and_index & 0xFFFF_FFFF) as usize)?;
-        let whole = Self::checksum(offset, bytes, region_and_index, uuid) == entry.checksum.load(Ordering::Relaxed)
+        let whole = Self::checksum(offset, bytes, region_and_index, uuid)
+            == entry.checksum.load(Ordering::Relaxed)
             && region_and_index >> 32 == u64::from(index);
-        let aligned = offset % EXTENT_ALIGN == 0 && bytes % EXTENT_ALIGN == 0 && bytes > 0;
-        let placed = offset >= HEADER_BYTES as u64 && offset.checked_add(bytes).is_some_and(|end| end < 1 << 61);
+        let aligned = offset.is_multiple_of(EXTENT_ALIGN) && bytes.is_multiple_of(EXTENT_ALIGN) && bytes > 0;
+        let placed =
+            offset >= HEADER_BYTES as u64 && offset.checked_add(bytes).is_some_and(|end| end < 1 << 61);
         (whole && aligned && placed).then_some(Extent { offset, bytes, region })
     }
 }

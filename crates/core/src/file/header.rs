@@ -4,9 +4,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::layout::{
-    EXTENT_COUNT_MAX, FORMAT_VERSION, HEADER_BYTES, Layout, MAGIC, SUPERBLOCK_BYTES,
-};
+use super::layout::{EXTENT_COUNT_MAX, FORMAT_VERSION, HEADER_BYTES, Layout, MAGIC, SUPERBLOCK_BYTES};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::options::{
@@ -49,21 +47,8 @@ pub struct Superblock {
     pub commit: Commit,
 }
 
-/// Kinds of optional or later sections, announced in the superblock; version 1 writes none of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum SectionKind {
-    /// The sharded key index, in the heap.
-    KeyIndex = 1,
-    /// Reserved: tag bitmaps.
-    Tags = 2,
-    /// Reserved: recall calibration.
-    Calibration = 3,
-    /// Reserved: codec parameters that do not fit the superblock.
-    CodecParameters = 4,
-    /// Reserved: neighbour codes.
-    NeighbourCodes = 5,
-}
+/// The section that announces the sharded key index in the heap. Other numbers are reserved in `docs/design.md`.
+const SECTION_KEY_INDEX: u16 = 1;
 
 impl Superblock {
     /// The first superblock of a new plane.
@@ -127,7 +112,7 @@ impl Superblock {
         put(168, &commit.time_ms.to_le_bytes());
         if config.unique_keys {
             put(176, &1u32.to_le_bytes());
-            put(SECTIONS_AT, &(SectionKind::KeyIndex as u16).to_le_bytes());
+            put(SECTIONS_AT, &(SECTION_KEY_INDEX).to_le_bytes());
             // Not required: whoever only reads vectors can do without it. Byte 3 is the region that holds it.
             put(SECTIONS_AT + 3, &[super::layout::RegionKind::Heap as u8]);
             put(SECTIONS_AT + 4, &1u32.to_le_bytes());
@@ -202,7 +187,7 @@ impl Superblock {
             let at = SECTIONS_AT + i * SECTION_BYTES;
             let kind = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let required = bytes[at + 2] != 0;
-            let known = kind == SectionKind::KeyIndex as u16 && get_u32(bytes, at + 4) == 1;
+            let known = kind == SECTION_KEY_INDEX && get_u32(bytes, at + 4) == 1;
             if required && !known {
                 return Err(Error::UnsupportedVersion { found: version, supported: FORMAT_VERSION });
             }
@@ -276,7 +261,10 @@ impl Superblock {
             None if blocks.iter().any(|b| b[..8] == MAGIC) => {
                 Err(Error::Corrupt { what: "both superblocks fail their checksums", offset: 0 })
             }
-            None => Err(Error::NotAPlane { path: path.to_path_buf(), reason: "its first bytes are not a plane's" }),
+            None => Err(Error::NotAPlane {
+                path: path.to_path_buf(),
+                reason: "its first bytes are not a plane's",
+            }),
         }
     }
 }

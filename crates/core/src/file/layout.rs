@@ -32,6 +32,11 @@ pub const HEADER_BYTES: usize = 131_072;
 
 /// Extents start and end on multiples of this, which every mapping granularity divides.
 pub const EXTENT_ALIGN: u64 = 65_536;
+/// Extents of a region past `LARGE_REGION` start and end on multiples of this, in the file as in memory, so that the
+/// kernel can map them with huge pages.
+pub const LARGE_ALIGN: u64 = 2 << 20;
+/// Size from which a region grows by `LARGE_ALIGN`.
+pub const LARGE_REGION: u64 = 8 << 20;
 /// What slots may not straddle when that wastes little.
 pub const PAGE_BYTES: u32 = 4096;
 /// Cache line: slots are aligned to it.
@@ -62,7 +67,8 @@ pub enum RegionKind {
 }
 
 /// Regions that this version knows.
-pub const REGIONS: [RegionKind; 4] = [RegionKind::Slots, RegionKind::Exact, RegionKind::Keys, RegionKind::Heap];
+pub const REGIONS: [RegionKind; 4] =
+    [RegionKind::Slots, RegionKind::Exact, RegionKind::Keys, RegionKind::Heap];
 
 /// Sizes and offsets that follow from a plane's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +106,8 @@ impl Layout {
         let per_page = PAGE_BYTES / slot_bytes;
         let waste = PAGE_BYTES - per_page * slot_bytes;
         let slots_per_page = if per_page > 0 && waste * 100 <= PAGE_BYTES * 7 { per_page } else { 0 };
-        let key_inline = if config.key_cap == 0 { 0 } else { align_up(config.key_cap.clamp(8, KEY_INLINE_MAX), 4) };
+        let key_inline =
+            if config.key_cap == 0 { 0 } else { align_up(config.key_cap.clamp(8, KEY_INLINE_MAX), 4) };
         Layout {
             code_bytes,
             header_offset,
@@ -169,7 +176,9 @@ mod tests {
 
     #[test]
     fn slots_have_the_sizes_the_design_promises() {
-        for (dims, bytes, per_page) in [(50, 256, 16), (128, 320, 12), (384, 576, 7), (768, 960, 4), (1536, 1728, 0)] {
+        for (dims, bytes, per_page) in
+            [(50, 256, 16), (128, 320, 12), (384, 576, 7), (768, 960, 4), (1536, 1728, 0)]
+        {
             let layout = Layout::new(&config(dims, Precision::Int8));
             assert_eq!((layout.slot_bytes, layout.slots_per_page), (bytes, per_page), "{dims} dims");
             assert_eq!(layout.slot_bytes % LINE_BYTES, 0);

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
+use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COUNT};
 use super::layout::{EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET};
 use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET};
-use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COUNT};
 
 /// Size classes of the heap's free lists.
 pub const HEAP_CLASSES: usize = 96;
@@ -16,8 +16,6 @@ pub const HEAP_CLASSES: usize = 96;
 pub const FLAG_SUPERSEDED: u32 = 1;
 /// `SharedState::flags`: `create` put another plane at this path.
 pub const FLAG_REPLACED: u32 = 2;
-/// `SharedState::flags`: reserved for hosts that declare their mirror invalid.
-pub const FLAG_INVALIDATED: u32 = 4;
 /// `SharedState::flags`: a sync failed, so nobody knows what reached the disk.
 pub const FLAG_SYNC_FAILED: u32 = 8;
 

@@ -1,13 +1,14 @@
 //! An open plane's file: typed views of its parts, and growth.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::extents::Extent;
 use super::layout::{
-    EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT, INTENT_COUNT, INTENT_TABLE_OFFSET,
-    KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, Layout, PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT,
-    READER_TABLE_OFFSET, REGIONS, RegionKind, SHARED_OFFSET,
+    EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT, INTENT_COUNT,
+    INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_REGION, Layout,
+    PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, REGIONS, RegionKind,
+    SHARED_OFFSET,
 };
 use super::shared::{ExtentEntry, Intent, KeyShard, ProcessEntry, ReaderLane, SharedState};
 use crate::config::Config;
@@ -58,7 +59,8 @@ impl Store {
     /// Maps a file whose superblock has been read and checked. `nodes` is a lower bound of the records it holds.
     pub fn new(storage: Storage, config: Config, uuid: [u8; 16], nodes: u64) -> Result<Self> {
         let layout = Layout::new(&config);
-        let wanted = config.max_nodes.map_or(RESERVED_NODES, u64::from).max(nodes * 4).min(u64::from(NODES_MAX) + 1);
+        let wanted =
+            config.max_nodes.map_or(RESERVED_NODES, u64::from).max(nodes * 4).min(u64::from(NODES_MAX) + 1);
         let fail = |e| Error::io(e, "map", storage.path());
         storage.step(Step::Map).map_err(fail)?;
         // Where addresses are limited (ulimit -v, many planes at once), a smaller reservation does as well for long.
@@ -85,16 +87,6 @@ impl Store {
     /// The file itself.
     pub fn storage(&self) -> &Storage {
         &self.storage
-    }
-
-    /// For `Storage::publish`, before anyone shares the store.
-    pub fn storage_mut(&mut self) -> &mut Storage {
-        &mut self.storage
-    }
-
-    /// Tells this plane from others.
-    pub fn uuid(&self) -> &[u8; 16] {
-        &self.uuid
     }
 
     /// Device and inode.
@@ -175,7 +167,8 @@ impl Store {
     pub fn heap(&self, unit: u32, bytes: usize) -> Option<*mut u8> {
         let start = unit as usize * HEAP_UNIT as usize;
         let end = start.checked_add(bytes)?;
-        (unit > 0 && end <= self.map.mapped(RegionKind::Heap)).then(|| self.map.base(RegionKind::Heap).wrapping_add(start))
+        (unit > 0 && end <= self.map.mapped(RegionKind::Heap))
+            .then(|| self.map.base(RegionKind::Heap).wrapping_add(start))
     }
 
     /// Bytes of the heap that are mapped here.
@@ -190,22 +183,20 @@ impl Store {
     }
 
     /// `count` double words of the heap at `unit`.
-    pub fn heap_double_words(&self, unit: u32, count: usize) -> Option<&[std::sync::atomic::AtomicU64]> {
+    pub fn heap_double_words(&self, unit: u32, count: usize) -> Option<&[AtomicU64]> {
         // SAFETY: as for `heap_words`.
         self.heap(unit, 8 * count).map(|at| unsafe { std::slice::from_raw_parts(at.cast(), count) })
-    }
-
-    /// Single bytes of the heap, as atomics.
-    pub fn heap_bytes(&self, unit: u32, count: usize) -> Option<&[AtomicU8]> {
-        // SAFETY: as for `heap_words`.
-        self.heap(unit, count).map(|at| unsafe { std::slice::from_raw_parts(at.cast(), count) })
     }
 
     /// Maps extents that were published since the last look: one load when there are none.
     #[inline]
     pub fn refresh(&self) -> Result<()> {
         let published = self.shared().extent_count.load(Ordering::Acquire);
-        if published == self.mapped_extents.load(Ordering::Acquire) { Ok(()) } else { self.map_published(published) }
+        if published == self.mapped_extents.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            self.map_published(published)
+        }
     }
 
     #[cold]
@@ -235,7 +226,9 @@ impl Store {
         }
         self.storage
             .step(Step::Map)
-            .and_then(|()| self.map.append(self.storage.file(), extent.region, extent.offset, extent.bytes as usize))
+            .and_then(|()| {
+                self.map.append(self.storage.file(), extent.region, extent.offset, extent.bytes as usize)
+            })
             .map_err(|e| Error::io(e, "map", self.storage.path()))?;
         growth.extents += 1;
         growth.file_end = extent.end();
@@ -265,11 +258,22 @@ impl Store {
         let mut growth = self.growth.lock().unwrap_or_else(|e| e.into_inner());
         let mapped = self.map.mapped(region) as u64;
         // An eighth at a time keeps the slack of all regions together under F1's bound, and the table short.
-        let bytes = bytes.max(mapped / 8).max(1).div_ceil(EXTENT_ALIGN) * EXTENT_ALIGN;
+        let wanted = bytes.max(mapped / 8).max(1);
+        let (bytes, offset) = if mapped >= LARGE_REGION {
+            (wanted.next_multiple_of(LARGE_ALIGN), growth.file_end.next_multiple_of(LARGE_ALIGN))
+        } else {
+            // Small steps end exactly where the large ones begin, unless that were too short.
+            let bytes = wanted.next_multiple_of(EXTENT_ALIGN);
+            let past = mapped + bytes > LARGE_REGION;
+            (
+                if past { (mapped + bytes).next_multiple_of(LARGE_ALIGN) - mapped } else { bytes },
+                growth.file_end,
+            )
+        };
         if growth.extents as usize >= EXTENT_COUNT_MAX || !self.map.has_room(region, bytes as usize) {
             return Err(Error::Full { max_nodes: u64::from(self.capacity()) });
         }
-        let extent = Extent { offset: growth.file_end, bytes, region };
+        let extent = Extent { offset, bytes, region };
         self.storage.allocate(extent.offset, extent.bytes)?;
         let index = growth.extents;
         extent.write(&self.extent_entries()[index as usize], index, &self.uuid);

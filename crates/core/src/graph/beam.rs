@@ -14,9 +14,14 @@ use super::visited::Visited;
 use crate::distance::{Query, prefetch};
 use crate::file::layout::{LINE_BYTES, NONE};
 
-/// Candidates carried down the layers above 0. One alone lands in the wrong basin on clustered data, and no beam width
-/// on layer 0 gets out of it.
+/// Candidates that an insert carries down the layers above 0. One alone lands in the wrong basin on clustered data, and
+/// no beam width on layer 0 gets out of it.
 pub const DESCENT_BEAM: usize = 16;
+
+/// Candidates that a search with this `ef` carries down: narrow searches should not spend their time above layer 0.
+pub fn descent_beam(ef: usize) -> usize {
+    (ef / 16).clamp(4, DESCENT_BEAM)
+}
 
 /// What a walk needs besides the graph; reused from one to the next.
 #[derive(Default)]
@@ -146,10 +151,8 @@ impl<'a> Graph<'a> {
     fn score_pending(&self, query: &Query, walk: &mut Walk) {
         let Walk { pool, pending, rows, .. } = walk;
         self.score(query, pending.drain(..), rows, |id, distance| {
-            if let Some(ahead) = pool.insert(pool::entry(distance, id))
-                && ahead < 2
-            {
-                // It will be expanded soon: its links should be there by then.
+            if pool.insert(pool::entry(distance, id)) {
+                // It will be expanded, sooner or later: its links should be there by then.
                 self.prefetch_links(id);
             }
         });
@@ -157,7 +160,13 @@ impl<'a> Graph<'a> {
 
     /// Distances of the records among `ids` that are live.
     #[inline(always)]
-    pub fn score(&self, query: &Query, ids: impl Iterator<Item = u32>, rows: &mut Rows, found: impl FnMut(u32, f32)) {
+    pub fn score(
+        &self,
+        query: &Query,
+        ids: impl Iterator<Item = u32>,
+        rows: &mut Rows,
+        found: impl FnMut(u32, f32),
+    ) {
         self.score_where(query, ids, rows, Node::is_live, found);
     }
 
@@ -196,12 +205,12 @@ impl<'a> Graph<'a> {
     }
 
     /// Walks the layers from the entry point's down to `above + 1`, and leaves the best nodes found in `seeds`.
-    pub fn descend(&self, query: &Query, walk: &mut Walk, seeds: &mut Vec<u32>, above: u8) {
+    pub fn descend(&self, query: &Query, walk: &mut Walk, seeds: &mut Vec<u32>, above: u8, beam: usize) {
         seeds.clear();
         let Some((entry, level)) = self.entry_point() else { return };
         seeds.push(entry);
         for layer in (above + 1..=level).rev() {
-            self.start(walk, DESCENT_BEAM);
+            self.start(walk, beam);
             self.seed_all(query, walk, seeds);
             self.walk_layer(query, walk, layer);
             seeds.clear();

@@ -29,7 +29,7 @@ impl<'a> Graph<'a> {
         let Some((_, top)) = self.entry_point() else { return };
         let from = level.min(top);
         let Scratch { query, walk, seeds, edit, .. } = scratch;
-        self.descend(query, walk, seeds, from);
+        self.descend(query, walk, seeds, from, DESCENT_BEAM);
         for layer in (0..=from).rev() {
             self.start(walk, self.store.config.ef_construction as usize);
             self.seed_all(query, walk, seeds);

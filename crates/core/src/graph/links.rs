@@ -205,7 +205,9 @@ impl<'a> Graph<'a> {
         let Edit { base, rows, ids: wanted, candidates, selection } = edit;
         self.set_row(base, id);
         candidates.clear();
-        self.score_linked(base, wanted, rows, |other, distance| candidates.push(pool::entry(distance, other)));
+        self.score_linked(base, wanted, rows, |other, distance| {
+            candidates.push(pool::entry(distance, other))
+        });
         candidates.sort_unstable();
         candidates.dedup();
         self.select(candidates, links.len(), selection);
@@ -219,7 +221,9 @@ impl<'a> Graph<'a> {
     pub fn mend(&self, id: u32, dead: u32, extra: &[u32], layer: u8, edit: &mut Edit) {
         let _guard = self.lock(id);
         let graph = self.current();
-        let Some(node) = graph.slots.get(id).filter(|node| node.is_linked() && layer <= node.level()) else { return };
+        let Some(node) = graph.slots.get(id).filter(|node| node.is_linked() && layer <= node.level()) else {
+            return;
+        };
         let links = graph.links(node, layer);
         edit.ids.clear();
         edit.ids.extend(ids(links).filter(|other| *other != dead && *other != id));

@@ -89,7 +89,8 @@ impl<'a> Graph<'a> {
     pub fn entry_point(&self) -> Option<(u32, u8)> {
         let word = self.store.shared().entry.load(Ordering::Acquire);
         let (id, level) = (word as u32, (word >> 32) as u32);
-        (id < self.slots.limit() && level <= u32::from(crate::file::layout::LEVEL_MAX)).then_some((id, level as u8))
+        (id < self.slots.limit() && level <= u32::from(crate::file::layout::LEVEL_MAX))
+            .then_some((id, level as u8))
     }
 
     /// Root of the parent tree.

@@ -177,7 +177,10 @@ impl<'a> Node<'a> {
     pub fn links(&self) -> &'a [AtomicU32] {
         // SAFETY: as for `header`; the layout has `layer0_cap` words behind the header, inside the slot.
         unsafe {
-            std::slice::from_raw_parts(self.slot.add(self.links_offset as usize).cast(), self.layer0_cap as usize)
+            std::slice::from_raw_parts(
+                self.slot.add(self.links_offset as usize).cast(),
+                self.layer0_cap as usize,
+            )
         }
     }
 

@@ -39,7 +39,10 @@ impl<'a> Graph<'a> {
         for &candidate in candidates {
             let child = pool::id(candidate);
             let Some(record) = self.slots.get(child) else { continue };
-            if record.parent() == id && !selection.kept().contains(&child) && !self.hand_on(id, child, record, selection) {
+            if record.parent() == id
+                && !selection.kept().contains(&child)
+                && !self.hand_on(id, child, record, selection)
+            {
                 stuck.push(child);
             }
         }
@@ -127,7 +130,10 @@ impl<'a> Graph<'a> {
             }
             let Some(node) = graph.slots.get(id) else { continue };
             let older = |other: &u32| {
-                graph.slots.get(*other).is_some_and(|n| n.parent() == id && n.is_live() && n.generation() < generation)
+                graph
+                    .slots
+                    .get(*other)
+                    .is_some_and(|n| n.parent() == id && n.is_live() && n.generation() < generation)
             };
             queue.extend(links::ids(node.links()).filter(older));
             left = left.saturating_sub(1);

@@ -52,22 +52,17 @@ impl Pool {
         &self.entries
     }
 
-    /// Whether the pool holds as many as it keeps.
-    pub fn is_full(&self) -> bool {
-        self.entries.len() == self.capacity
-    }
-
     /// Only a smaller entry than this would be kept.
     #[inline(always)]
     pub fn bound(&self) -> Entry {
         if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
     }
 
-    /// Adds an entry when it is among the nearest, and tells how many unexpanded-or-later entries come before it.
+    /// Adds an entry when it is among the nearest, and tells whether it is.
     #[inline(always)]
-    pub fn insert(&mut self, entry: Entry) -> Option<usize> {
+    pub fn insert(&mut self, entry: Entry) -> bool {
         if entry >= self.bound() {
-            return None;
+            return false;
         }
         let at = self.entries.partition_point(|other| *other < entry);
         if self.entries.len() < self.capacity {
@@ -76,9 +71,8 @@ impl Pool {
         let last = self.entries.len() - 1;
         self.entries.copy_within(at..last, at + 1);
         self.entries[at] = entry;
-        let ahead = at.saturating_sub(self.cursor);
         self.cursor = self.cursor.min(at);
-        Some(ahead)
+        true
     }
 
     /// The nearest node not yet expanded, which now is.
@@ -92,12 +86,6 @@ impl Pool {
             }
         }
         None
-    }
-
-    /// The nearest node not yet expanded.
-    #[inline(always)]
-    pub fn peek_next(&self) -> Option<u32> {
-        self.entries[self.cursor.min(self.entries.len())..].iter().find(|e| **e & EXPANDED == 0).map(|e| id(*e))
     }
 }
 

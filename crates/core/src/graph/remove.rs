@@ -28,7 +28,8 @@ impl<'a> Graph<'a> {
             self.walk_layer(query, walk, layer);
             let near: Vec<u32> = walk.pool.entries().iter().map(|e| pool::id(*e)).collect();
             for &other in &near {
-                let links_here = self.slots.get(other).is_some_and(|n| links::contains(self.links(n, layer), id));
+                let links_here =
+                    self.slots.get(other).is_some_and(|n| links::contains(self.links(n, layer), id));
                 if links_here {
                     self.mend(other, id, &neighbours, layer, edit);
                 }
@@ -67,8 +68,12 @@ impl<'a> Graph<'a> {
             }
             let elders = children[..i].iter().map(|(_, other)| *other);
             let candidates: Vec<u32> = near.iter().copied().chain(elders).chain([grandparent]).collect();
-            let linked = |other: &u32| graph.slots.get(*other).is_some_and(|n| links::contains(n.links(), child));
-            let _ = candidates.iter().filter(|other| linked(other)).any(|other| self.adopt(*other, child, false, edit))
+            let linked =
+                |other: &u32| graph.slots.get(*other).is_some_and(|n| links::contains(n.links(), child));
+            let _ = candidates
+                .iter()
+                .filter(|other| linked(other))
+                .any(|other| self.adopt(*other, child, false, edit))
                 || candidates.iter().any(|other| self.adopt(*other, child, false, edit))
                 || candidates.iter().any(|other| self.adopt(*other, child, true, edit))
                 || self.adopt_anywhere(child, edit);
@@ -80,7 +85,9 @@ impl<'a> Graph<'a> {
 
     /// A live node to start from in place of `id`: the highest one near it, else the highest one there is.
     pub fn next_entry_point(&self, id: u32, node: Node<'a>) -> Option<(u32, u8)> {
-        let live = |other: u32| self.slots.get(other).filter(|n| other != id && n.is_live()).map(|n| (other, n.level()));
+        let live = |other: u32| {
+            self.slots.get(other).filter(|n| other != id && n.is_live()).map(|n| (other, n.level()))
+        };
         for layer in (1..=node.level()).rev() {
             let best = links::ids(self.links(node, layer)).filter_map(live).max_by_key(|(_, level)| *level);
             if let Some(found) = best.filter(|(_, level)| *level >= layer) {

@@ -1,5 +1,6 @@
 //! One query, from vector to hits; and the exact scan that answers without the graph.
 
+use super::beam::descent_beam;
 use super::pool::{self, Entry};
 use super::{Graph, Scratch};
 use crate::distance::{CodeRow, ExactRow, prefetch};
@@ -36,7 +37,7 @@ impl<'a> Graph<'a> {
     /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
     pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let Scratch { query, walk, seeds, .. } = scratch;
-        self.descend(query, walk, seeds, 0);
+        self.descend(query, walk, seeds, 0, descent_beam(ef));
         self.start(walk, ef.max(ranking.k));
         self.seed_all(query, walk, seeds);
         if let Some(root) = self.root() {
@@ -58,7 +59,9 @@ impl<'a> Graph<'a> {
         let mut ranked = Vec::with_capacity(SCAN_BATCH);
         let mut batch = Vec::with_capacity(SCAN_BATCH);
         let allowed = |id: &u32| filter.is_none_or(|filter| allows(filter, *id));
-        let limit = filter.map_or(self.slots.limit(), |f| self.slots.limit().min((f.len() as u64 * 8).min(u64::from(u32::MAX)) as u32));
+        let limit = filter.map_or(self.slots.limit(), |f| {
+            self.slots.limit().min((f.len() as u64 * 8).min(u64::from(u32::MAX)) as u32)
+        });
         let mut ids = (0..limit).filter(allowed).peekable();
         while ids.peek().is_some() {
             batch.clear();
@@ -131,8 +134,20 @@ impl<'a> Graph<'a> {
             if let Some(key) = unsafe { record::key(self.store, id) } {
                 hits.keys.extend_from_slice(key);
             }
-            if !ranking.protected && !(node.is_live() && node.generation() == candidate.generation) {
+            let unchanged = ranking.protected || node.is_live() && node.generation() == candidate.generation;
+            if !unchanged {
                 hits.keys.truncate(start);
+                continue;
+            }
+            if let Some(at) = self.same_key(&hits, start) {
+                // Met in the middle of an upsert: the younger record is the key's.
+                hits.keys.truncate(start);
+                let older =
+                    self.slots.get(hits.ids[at]).is_some_and(|other| other.generation() < node.generation());
+                if older {
+                    hits.ids[at] = id;
+                    hits.distances[at] = pool::distance(candidate.entry);
+                }
                 continue;
             }
             hits.ids.push(id);
@@ -140,5 +155,14 @@ impl<'a> Graph<'a> {
             hits.key_ends.push(hits.keys.len() as u32);
         }
         hits
+    }
+
+    /// The earlier hit that has the key which starts at `start`, on planes whose keys are unique.
+    fn same_key(&self, hits: &Hits, start: usize) -> Option<usize> {
+        if !self.store.config.unique_keys {
+            return None;
+        }
+        let key = &hits.keys[start..];
+        (0..hits.ids.len()).find(|at| hits.key(*at) == key)
     }
 }

@@ -1,0 +1,182 @@
+// Uses every declared member the way callers do. Checked against the installed package as CommonJS and as a module;
+// compiled, never run.
+import { Plane, PlaneError, SearchHits } from 'vecplane'
+import type {
+  AsyncSearchOptions,
+  CreateOptions,
+  ExactSearchOptions,
+  Hit,
+  InsertBatchOptions,
+  InsertBatchResult,
+  Key,
+  Metric,
+  OpenOptions,
+  PlaneErrorCode,
+  Precision,
+  Rejection,
+  Rerank,
+  SearchOptions,
+  Stats,
+  VerifyReport,
+} from 'vecplane'
+
+const vector = new Float32Array(4)
+const keys = Buffer.from('article:1article:2')
+const keyEnds = Uint32Array.of(9, 18)
+const signal: AbortSignal = new AbortController().signal
+
+export function create(): Plane {
+  const metric: Metric = 'cosine'
+  const precision: Precision = 'int8'
+  const rerank: Rerank = 'f32'
+  const options: CreateOptions = {
+    dims: 4,
+    metric,
+    precision,
+    rerank,
+    M: 16,
+    layer0Cap: 32,
+    efConstruction: 200,
+    keyCap: 16,
+    uniqueKeys: true,
+    maxNodes: 1000,
+    keyArenaBytesPerNode: 64,
+    overwrite: true,
+    lockTimeout: 100,
+  }
+  Plane.create('docs.hnsw', 4, 32, 1000)
+  Plane.create('docs.hnsw', 4, 32, 1000, 16, 64, 'int16')
+  // @ts-expect-error dims has no default
+  Plane.create('docs.hnsw', {})
+  // @ts-expect-error a plane is made by create or open
+  new Plane()
+  return Plane.create(new URL('file:///docs.hnsw'), options)
+}
+
+export async function open(): Promise<void> {
+  const options: OpenOptions = { readOnly: true, lockTimeout: 100 }
+  await using scoped = Plane.open('docs.hnsw', options)
+  using briefly = Plane.open('docs.hnsw')
+  const described: (string | number | boolean | undefined)[] = [
+    scoped.path,
+    scoped.readOnly,
+    scoped.closed,
+    scoped.dims,
+    scoped.metric,
+    scoped.precision,
+    scoped.rerank,
+    scoped.M,
+    scoped.layer0Cap,
+    scoped.efConstruction,
+    scoped.keyCap,
+    scoped.uniqueKeys,
+    scoped.maxNodes,
+    scoped.count,
+    scoped.openedClean(),
+    scoped.idHighWater(),
+  ]
+  // @ts-expect-error what a file says of itself cannot be assigned
+  briefly.dims = described.length
+  const entry: [id: number, level: number] | null = briefly.getEntryPoint()
+  briefly[Symbol.dispose]()
+  await scoped[Symbol.asyncDispose]()
+  const closed: void = await briefly.close()
+  return entry === null ? undefined : closed
+}
+
+export async function change(plane: Plane): Promise<number> {
+  const key: Key = 'article:1'
+  const ids: number[] = [
+    plane.insert(vector),
+    plane.insert(vector, key),
+    plane.insert(vector, Buffer.from('article:2')),
+    await plane.insertAsync(vector, new Uint8Array(4)),
+  ]
+  const options: InsertBatchOptions = {
+    keys,
+    keyEnds,
+    threads: 2,
+    onProgress: (done: number, total: number) => ids.push(done, total),
+    signal,
+  }
+  const result: InsertBatchResult = await plane.insertBatch(vector, options)
+  await plane.insertBatch(vector, keys, keyEnds, 2)
+  const rejection: Rejection | undefined = result.rejected[0]
+  if (rejection?.code === 'not-finite') ids.push(rejection.index, rejection.reason.length)
+  // @ts-expect-error number arrays are refused
+  plane.insert([1, 2, 3, 4])
+  const removed: boolean[] = [plane.remove(1), plane.removeKey(key)]
+  return removed.length + plane.removeBatch(result.ids) + (await plane.removeBatchAsync(result.ids))
+}
+
+export function read(plane: Plane): (Float32Array | undefined)[] {
+  const id: number | undefined = plane.idOf('article:1')
+  const key: Buffer | undefined = id === undefined ? undefined : plane.keyOf(id)
+  return key && plane.has(key) ? [plane.get(key), plane.getById(0)] : []
+}
+
+export async function search(plane: Plane): Promise<Hit[]> {
+  const options: SearchOptions = { k: 5, ef: 64, filter: new Uint8Array(8), rerank: true }
+  const exact: ExactSearchOptions = { k: 5, filter: null }
+  const cancellable: AsyncSearchOptions = { ...options, signal }
+  const answers: SearchHits[] = [
+    plane.searchSync(vector),
+    plane.searchSync(vector, options),
+    plane.searchSync(vector, 10, 128, null, 24),
+    plane.searchExact(vector, exact),
+    await plane.search(vector, cancellable),
+    await plane.search(vector, 10, 128, new Uint8Array(8), 24),
+    await plane.searchExactAsync(vector),
+  ]
+  // @ts-expect-error a search that blocks cannot be stopped
+  plane.searchSync(vector, cancellable as { signal: AbortSignal })
+  return answers.flatMap((hits) => {
+    const parallel: [Uint32Array, Float32Array, Buffer, Uint32Array] = [hits.ids, hits.distances, hits.keys, hits.keyEnds]
+    const first: Buffer | undefined = hits.length > 0 ? hits.key(0) : undefined
+    const found: Hit[] = [...hits]
+    return found.filter(({ id, distance, key }) => id + distance + key.length + parallel.length > 0 && first !== key)
+  })
+}
+
+export async function maintain(plane: Plane): Promise<number> {
+  plane.setWatermark(7)
+  plane.flush()
+  plane.flush(8)
+  await plane.flushAsync(plane.getWatermark())
+  const stats: Stats = plane.stats()
+  const { writing, kernels, ...sizes }: Stats = stats
+  const report: VerifyReport = await plane.verify()
+  const { ok, examples, ...findings } = report
+  const counts: number[] = [...Object.values(sizes), ...Object.values(findings), ...examples]
+  const named: number[] = [
+    stats.count,
+    stats.idHighWater,
+    stats.limbo,
+    stats.free,
+    stats.maxLevel,
+    stats.fileBytes,
+    stats.slotBytes,
+    stats.exactBytes,
+    stats.keyEntryBytes,
+    stats.heapBytes,
+    stats.longKeyBytes,
+    stats.extents,
+    stats.flushes,
+    report.live,
+    report.checksumFailures,
+    report.invalidLinks,
+    report.danglingLinks,
+    report.unreachable,
+    report.keyIndexMismatches,
+    report.invalidRecords,
+    report.lostSlots,
+  ]
+  return ok && writing ? kernels.length + counts.length : named.length
+}
+
+export function explain(error: unknown): string {
+  if (!(error instanceof PlaneError)) return String(error)
+  const code: PlaneErrorCode = error.code
+  const landed: Uint32Array | undefined = error.ids
+  return `${code} ${error.message} ${landed?.length ?? 0} ${error.inserted ?? 0}`
+}

@@ -1,0 +1,111 @@
+//! Files as a crash leaves them: copies whose identity words are changed, and mixtures of old and new sectors.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Rng;
+
+/// What a disk writes whole.
+pub const SECTOR: usize = 512;
+/// End of the header, where the first extent starts.
+pub const HEADER_BYTES: usize = 131_072;
+/// Bytes of one superblock; there are two from offset 0.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the shared-state page starts.
+pub const SHARED: usize = 8192;
+/// `dirty` in the shared-state page.
+pub const DIRTY: usize = SHARED + 128;
+/// Boot id, 16 bytes, in the shared-state page.
+pub const BOOT: usize = DIRTY + 16;
+/// Device and inode, 8 bytes each.
+pub const FILE_ID: usize = BOOT + 16;
+
+/// No machine's boot id.
+const OTHER_BOOT: [u8; 16] = [0xB7; 16];
+
+/// Makes the last writer's boot another one than this.
+pub fn set_other_boot(bytes: &mut [u8]) {
+    bytes[BOOT..BOOT + 16].copy_from_slice(&OTHER_BOOT);
+}
+
+/// Makes a file's last writer one of another boot: what is found after the machine crashed.
+pub fn crash_machine(path: &Path) {
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&OTHER_BOOT, BOOT as u64).unwrap();
+}
+
+/// Writes a file that looks as if it had been written in this boot, under this inode: what a killed process leaves.
+pub fn write_as_killed(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let metadata = file.metadata().unwrap();
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&metadata.dev().to_le_bytes());
+    id[8..].copy_from_slice(&metadata.ino().to_le_bytes());
+    file.write_all_at(&id, FILE_ID as u64).unwrap();
+}
+
+/// Reads a file that others may be writing, word by word through the page cache that their maps share: aligned words
+/// are never torn, everything else may be.
+pub fn read(path: &Path) -> Vec<u8> {
+    let file = File::open(path).unwrap();
+    let bytes = file.metadata().unwrap().len() as usize;
+    if bytes == 0 {
+        return Vec::new();
+    }
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert!(map != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    let words = unsafe { std::slice::from_raw_parts(map.cast::<AtomicU64>(), bytes / 8) };
+    let mut copy: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    let rest = bytes % 8;
+    let mut last = vec![0; rest];
+    file.read_exact_at(&mut last, (bytes - rest) as u64).unwrap();
+    copy.extend(last);
+    unsafe { libc::munmap(map, bytes) };
+    copy
+}
+
+/// What a power cut may leave: the last synced bytes, with any subset of sectors from later moments.
+pub fn power_cut(rng: &mut Rng, synced: &[u8], later: &[&[u8]]) -> Vec<u8> {
+    let mut image = synced.to_vec();
+    // Few, half or most of the sectors got out; and perhaps the file had grown already.
+    let share = *rng.pick(&[0.02, 0.2, 0.5, 0.8, 0.98]);
+    let runs = rng.chance(0.3);
+    let mut taking = false;
+    for copy in later {
+        if copy.len() > image.len() && rng.chance(0.7) {
+            image.resize(copy.len(), 0);
+        }
+        let sectors = image.len().min(copy.len()) / SECTOR;
+        for sector in 0..sectors {
+            let range = sector * SECTOR..(sector + 1) * SECTOR;
+            if image[range.clone()] == copy[range.clone()] {
+                continue;
+            }
+            // Single sectors, or runs of neighbours as a kernel writes them out.
+            if !runs || rng.chance(0.1) {
+                taking = rng.chance(share);
+            }
+            if taking {
+                image[range.clone()].copy_from_slice(&copy[range]);
+            }
+        }
+    }
+    image
+}
+
+/// A directory for files whose syncs need not reach a disk: crashes are played, not had.
+pub fn memory_dir() -> tempfile::TempDir {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir()
+        && let Ok(dir) = tempfile::tempdir_in(memory)
+    {
+        return dir;
+    }
+    tempfile::tempdir().unwrap()
+}

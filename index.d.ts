@@ -1,0 +1,475 @@
+/// <reference types="node" />
+
+/**
+ * A persistent vector index: one memory-mapped file, an HNSW graph, nearest neighbours of embeddings.
+ *
+ * ```js
+ * const { Plane } = require('vecplane')
+ * const plane = Plane.create('docs.hnsw', { dims: 384, keyCap: 32 })
+ * plane.insert(embedding, 'article:1')
+ * await plane.flushAsync()
+ * for (const { key, distance } of await plane.search(query, { k: 5 })) console.log(String(key), distance)
+ * ```
+ *
+ * **Arguments.** Vectors are `Float32Array`s, at any offset of any buffer; number arrays, other typed arrays and Buffers
+ * are refused and never reinterpreted. Keys are strings (stored as UTF-8), Buffers or Uint8Arrays. Every call copies what
+ * it is given before it returns, promise or not, so the caller may reuse or transfer its arrays at once.
+ *
+ * **Results.** Every array that a call returns is the caller's own memory and stays as it is whatever happens to the plane.
+ *
+ * **Failures.** A wrong argument is a `TypeError` (`ERR_INVALID_ARG_TYPE`, `ERR_INVALID_ARG_VALUE`) or a `RangeError`
+ * (`ERR_OUT_OF_RANGE`, and `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE`, `PLANE_ZERO_QUERY` for vectors); everything
+ * else is a {@link PlaneError}. Members that return promises reject with what the others throw. Any member may fail with
+ * `PLANE_CLOSED` and `PLANE_REPLACED`; any that changes the plane also with `PLANE_READ_ONLY`, `PLANE_LOCKED`,
+ * `PLANE_SYNC_FAILED`, and with the operating system's `ENOSPC` when the disk is full.
+ *
+ * **Distances** are smaller when nearer: `1 - a.b / (|a| |b|)` in [0, 2] for `'cosine'`, the squared Euclidean distance
+ * for `'l2'`, `-a.b` for `'inner-product'`.
+ *
+ * @packageDocumentation
+ */
+
+/** How the distance between two vectors is defined. Cosine similarity is `1 - distance`. */
+export type Metric = 'cosine' | 'l2' | 'inner-product'
+
+/**
+ * How components are kept for the walk through the graph: `'int8'` and `'int16'` with a scale per vector, `'f16'`, or
+ * `'f32'` as given. One, two, two and four bytes a component.
+ */
+export type Precision = 'int8' | 'int16' | 'f16' | 'f32'
+
+/**
+ * The exact copy that final candidates are scored with inside the search: the vector as given (`'f32'`, four bytes a
+ * component), in half precision (`'f16'`, two bytes), or none. Always `'none'` with precision `'f32'`.
+ */
+export type Rerank = 'f32' | 'f16' | 'none'
+
+/** A record's key: a string stands for its UTF-8 bytes. */
+export type Key = string | Uint8Array
+
+/** Codes of {@link PlaneError}. One that has been published never changes; the operating system's come as they are. */
+export type PlaneErrorCode =
+  /** The plane is closed. */
+  | 'PLANE_CLOSED'
+  /** `create` found a file, and `overwrite` was not set. */
+  | 'PLANE_EXISTS'
+  /** The file is not a plane. */
+  | 'PLANE_NOT_A_PLANE'
+  /** The file was written by a later version. */
+  | 'PLANE_UNSUPPORTED_VERSION'
+  /** The file ends before data that it says is there. */
+  | 'PLANE_TRUNCATED'
+  /** The file contradicts itself; the message says where. */
+  | 'PLANE_CORRUPT'
+  /** The plane must recover from a crash first, which a read-only handle cannot do. */
+  | 'PLANE_NEEDS_RECOVERY'
+  /** The handle was opened read-only. */
+  | 'PLANE_READ_ONLY'
+  /** Another process is writing; the message names its pid. */
+  | 'PLANE_LOCKED'
+  /** `create` put another plane at this path. */
+  | 'PLANE_REPLACED'
+  /** A sync to disk failed: nothing can be written until the plane is closed and opened again. */
+  | 'PLANE_SYNC_FAILED'
+  /** The plane holds `maxNodes` records. */
+  | 'PLANE_FULL'
+  /** Long keys have used up the room that `keyArenaBytesPerNode` gives them. */
+  | 'PLANE_KEYS_FULL'
+  /** A live record has the key, and the plane has `uniqueKeys`. */
+  | 'PLANE_KEY_EXISTS'
+  /** The key is too long, or the plane keeps no keys. */
+  | 'PLANE_KEY_UNSTORABLE'
+  /** A fault in vecplane itself; please report it. */
+  | 'PLANE_INTERNAL'
+  /** The caller's signal stopped the call; `name` is `'AbortError'` and `cause` the signal's reason. */
+  | 'ABORT_ERR'
+  /** The operating system's refusals: `'ENOENT'`, `'EACCES'`, `'ENOSPC'`, `'EISDIR'`, ... */
+  | (string & {})
+
+/** Any failure that is not a wrong argument. */
+export class PlaneError extends Error {
+  constructor(message: string, code: PlaneErrorCode)
+  /** What happened, in a form that never changes. */
+  readonly code: PlaneErrorCode
+  /** Only when `insertBatch` stopped before its end: the id of each record in input order, `0xFFFFFFFF` where it did not land. */
+  readonly ids?: Uint32Array
+  /** Only when `insertBatch` stopped before its end: how many records landed. */
+  readonly inserted?: number
+}
+
+/** What `Plane.create` makes a plane with. All but `dims` have defaults. Out of range: `ERR_OUT_OF_RANGE`. */
+export interface CreateOptions {
+  /** Components of every vector, 1 to 65,536. */
+  dims: number
+  /** Default `'cosine'`. Unknown: `ERR_INVALID_ARG_VALUE`. */
+  metric?: Metric
+  /** Default `'int8'`. Unknown: `ERR_INVALID_ARG_VALUE`. */
+  precision?: Precision
+  /** Default `'f32'`. Unknown: `ERR_INVALID_ARG_VALUE`. */
+  rerank?: Rerank
+  /** Links a record keeps on each layer above 0, 2 to 256. More find more and cost memory. Default 16. */
+  M?: number
+  /** Links a record keeps on layer 0, 2 to 512. Default `2 * M`. */
+  layer0Cap?: number
+  /** Beam width while inserting, 1 to 1,048,576. More give a better graph and slower inserts. Default 200. */
+  efConstruction?: number
+  /** Bytes of a key stored beside its record, 0 to 65,535; longer keys cost extra room. 0, the default: no keys. */
+  keyCap?: number
+  /** Whether a key belongs to at most one record; the keyed members need it. Default: whether `keyCap` is above 0. */
+  uniqueKeys?: boolean
+  /** Most records the plane may hold, 1 to 2,147,483,646. Default: no limit; the file grows as needed either way. */
+  maxNodes?: number
+  /** With `maxNodes`: keys longer than `keyCap` may take this many bytes times `maxNodes`. Default: no limit. */
+  keyArenaBytesPerNode?: number
+  /** Whether to replace an existing file, atomically, instead of failing with `PLANE_EXISTS`. Default false. */
+  overwrite?: boolean
+  /** Milliseconds a write waits while another process is writing, before `PLANE_LOCKED`. Default 5,000. */
+  lockTimeout?: number
+}
+
+export interface OpenOptions {
+  /** Refuse every change (`PLANE_READ_ONLY`), and open files that cannot be written. Default false. */
+  readOnly?: boolean
+  /** Milliseconds a write waits while another process is writing, before `PLANE_LOCKED`. Default 5,000. */
+  lockTimeout?: number
+}
+
+/** What a query asks for. */
+export interface SearchOptions {
+  /** Hits wanted, 0 to 1,048,576. Fewer matches give a shorter answer, never an error. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
+  k?: number
+  /**
+   * Beam width, 1 to 1,048,576, raised to `k` when lower. More find more of the true neighbours and take longer.
+   * Default `max(128, 4 * k)`. Fails with `ERR_OUT_OF_RANGE`.
+   */
+  ef?: number
+  /** Ids that may be returned: bit `id & 7` of byte `id >> 3`. Missing bits mean not allowed. Default: every id. */
+  filter?: Uint8Array | null
+  /** Whether to score final candidates with the exact copy, where the plane keeps one. Default true. */
+  rerank?: boolean
+}
+
+export interface AsyncSearchOptions extends SearchOptions {
+  /** Stops the search: a queued one is not run, and the promise rejects with `ABORT_ERR` unless it was settled before. */
+  signal?: AbortSignal
+}
+
+/** What `searchExact` looks for. */
+export interface ExactSearchOptions {
+  /** Hits wanted, 0 to 1,048,576. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
+  k?: number
+  /** As in {@link SearchOptions}. */
+  filter?: Uint8Array | null
+}
+
+export interface InsertBatchOptions {
+  /** All keys, one after the other; record i has `keys.subarray(keyEnds[i - 1] ?? 0, keyEnds[i])`. Default: no keys. */
+  keys?: Uint8Array | null
+  /** Where each record's key ends in `keys`: one ascending number a record. Malformed: `ERR_INVALID_ARG_VALUE`. */
+  keyEnds?: Uint32Array | null
+  /** Threads to insert with, 1 to 1,024. Default: every hardware thread. Fails with `ERR_OUT_OF_RANGE`. */
+  threads?: number
+  /**
+   * Told how many records are done, about ten times a second and once at the end. What it throws stops the batch and is
+   * what the promise rejects with.
+   */
+  onProgress?: (done: number, total: number) => void
+  /** Stops the batch. The promise rejects with `ABORT_ERR` once inserts in flight have finished; see {@link PlaneError.ids}. */
+  signal?: AbortSignal
+}
+
+/** A record of a batch that was left out for its own sake. */
+export interface Rejection {
+  /** Its position in the batch. */
+  index: number
+  /** NaN, infinity or a norm past f32; a key too long or on a plane without keys; a wrong length; a key in use. */
+  code: 'not-finite' | 'key-unstorable' | 'dimension-mismatch' | 'key-exists'
+  /** For a person. */
+  reason: string
+}
+
+export interface InsertBatchResult {
+  /** Id of each record in input order, `0xFFFFFFFF` where it was rejected. The caller's own. */
+  ids: Uint32Array
+  /** Records that were left out, by ascending index. */
+  rejected: Rejection[]
+}
+
+/** Sizes and counts, read without a scan. Sizes are in bytes. */
+export interface Stats {
+  /** Live records. */
+  count: number
+  /** One past the highest id ever given. */
+  idHighWater: number
+  /** Removed slots that wait for readers or for a flush before they can be used again. */
+  limbo: number
+  /** Slots below `idHighWater` that are free for new records. */
+  free: number
+  /** Highest layer of the graph in use. */
+  maxLevel: number
+  /** Size of the file. */
+  fileBytes: number
+  /** One record's slot: codes, links of layer 0, padding within a page. */
+  slotBytes: number
+  /** One record's exact copy. */
+  exactBytes: number
+  /** One record's key entry. */
+  keyEntryBytes: number
+  /** Heap in use: upper links, long keys, key index. */
+  heapBytes: number
+  /** Long keys in the heap. */
+  longKeyBytes: number
+  /** Extents that the file consists of. */
+  extents: number
+  /** Flushes that made something durable, ever. */
+  flushes: number
+  /** Distance kernels in use on this machine, for instance `'avx512vnni'`. */
+  kernels: string
+  /** Whether this process is changing the plane at this moment. */
+  writing: boolean
+}
+
+/** What `verify` found; all counts are 0 in a sound plane, but for `live` and `danglingLinks`. */
+export interface VerifyReport {
+  /** Whether nothing is wrong. */
+  ok: boolean
+  /** Live records visited. */
+  live: number
+  /** Records whose bytes do not match their checksum. */
+  checksumFailures: number
+  /** Links past `idHighWater`, to the record itself, or to one that has no such layer. */
+  invalidLinks: number
+  /** Links to slots without a live record. Allowed: searches skip them and writers clear them. */
+  danglingLinks: number
+  /** Live records that no path from the entry point reaches. */
+  unreachable: number
+  /** Key index entries without their record, or records without their entry. */
+  keyIndexMismatches: number
+  /** Records whose header or key entry is outside its valid range. */
+  invalidRecords: number
+  /** Slots that are neither live, nor free, nor waiting to be free. */
+  lostSlots: number
+  /** The first ids concerned, up to 32. The caller's own. */
+  examples: Uint32Array
+}
+
+/** One hit of an answer. */
+export interface Hit {
+  id: number
+  distance: number
+  /** View of the answer's `keys`; empty when the record has no key. */
+  key: Buffer
+}
+
+/**
+ * The answer to one query: parallel arrays, ascending by distance, equal distances by id. They are the caller's own memory,
+ * all views of one ArrayBuffer made for this answer, so transferring one of them transfers them all.
+ */
+export class SearchHits implements Iterable<Hit> {
+  private constructor()
+  /** Ids of the records found. */
+  readonly ids: Uint32Array
+  /** Distance of each from the query, smaller is nearer. */
+  readonly distances: Float32Array
+  /** Keys of all hits, one after the other. */
+  readonly keys: Buffer
+  /** End of each hit's key in `keys`. */
+  readonly keyEnds: Uint32Array
+  /** How many records were found. */
+  get length(): number
+  /** Key of hit `i` as a view of `keys`; empty when it has none. Fails with `ERR_OUT_OF_RANGE` past the last hit. */
+  key(i: number): Buffer
+  [Symbol.iterator](): IterableIterator<Hit>
+}
+
+/**
+ * A handle on a plane. Handles of one process on the same file share its mapping, and any number of processes may have it
+ * open. An idle handle does not keep the process alive.
+ */
+export class Plane {
+  private constructor()
+
+  /**
+   * Creates a plane. An existing file is refused with `PLANE_EXISTS` unless `overwrite` is set.
+   *
+   * Fails with `ERR_INVALID_ARG_TYPE`, `ERR_INVALID_ARG_VALUE` (an unknown option, named with the nearest right spelling;
+   * `uniqueKeys` without `keyCap`), `ERR_OUT_OF_RANGE`, and the operating system's codes (`ENOENT`, `EACCES`, `ENOSPC`, ...).
+   */
+  static create(path: string | URL, options: CreateOptions): Plane
+  /**
+   * Creates a plane with the published defaults, and **replaces** whatever is at `path`, atomically: a crash leaves the old
+   * file or the new one. Metric cosine, no exact copy, `M = max(2, layer0Cap >> 1)`, keys may belong to several records.
+   * Prefer the form with options. Fails like it.
+   */
+  static create(
+    path: string | URL,
+    dims: number,
+    layer0Cap: number,
+    maxNodes: number,
+    keyCap?: number,
+    keyArenaBytesPerNode?: number,
+    precision?: Precision,
+  ): Plane
+
+  /**
+   * Opens a plane. Takes milliseconds after a clean close or a killed process; after a crash of the machine it recovers first.
+   *
+   * Fails with `PLANE_NOT_A_PLANE`, `PLANE_UNSUPPORTED_VERSION`, `PLANE_TRUNCATED`, `PLANE_CORRUPT`, `PLANE_NEEDS_RECOVERY`
+   * (`readOnly` only), and the operating system's codes (`ENOENT`, `EACCES`, `EISDIR`, ...).
+   */
+  static open(path: string | URL, options?: OpenOptions): Plane
+
+  /** Path of the file. */
+  readonly path: string
+  /** Whether the handle was opened with `readOnly`. */
+  readonly readOnly: boolean
+  /** Whether `close` has been called. */
+  readonly closed: boolean
+  /** Components of every vector. */
+  readonly dims: number
+  readonly metric: Metric
+  readonly precision: Precision
+  readonly rerank: Rerank
+  /** Links a record keeps on each layer above 0. */
+  readonly M: number
+  /** Links a record keeps on layer 0. */
+  readonly layer0Cap: number
+  /** Beam width while inserting. */
+  readonly efConstruction: number
+  /** Bytes of a key stored beside its record; 0 when records have no keys. */
+  readonly keyCap: number
+  /** Whether a key belongs to at most one record. */
+  readonly uniqueKeys: boolean
+  /** Most records the plane may hold; undefined without a limit. */
+  readonly maxNodes: number | undefined
+  /** Live records. */
+  readonly count: number
+
+  /** Whether no recovery ran when the plane was opened. */
+  openedClean(): boolean
+  /** One past the highest id ever given. Ids of removed records are given again before it grows. */
+  idHighWater(): number
+  /** `[id, level]` of the record where every search starts; null when there are none. */
+  getEntryPoint(): [id: number, level: number] | null
+  /** Sizes and counts, read without a scan. */
+  stats(): Stats
+  /** Walks the whole plane, on a thread of its own, and tells what is wrong with it. Takes seconds per million records. */
+  verify(): Promise<VerifyReport>
+
+  /**
+   * Refuses new calls at once (`PLANE_CLOSED`), lets those in flight finish, flushes if this handle changed anything, and
+   * resolves when the file is given back. Rejects if the flush failed; the file is given back all the same. Calling it again
+   * returns the same promise.
+   */
+  close(): Promise<void>
+  /**
+   * Starts to close, for `using`. Whoever must know when the file is given back, or handle a flush that fails, uses
+   * `await using` or `close`: here a failed flush becomes an unhandled rejection.
+   */
+  [Symbol.dispose](): void
+  /** Closes, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void>
+
+  /**
+   * Adds one record and returns its id. Cosine planes take zero vectors too; their distance to everything is 1.
+   *
+   * Fails with `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE` (a NaN, an infinity, or a norm past the largest f32),
+   * `PLANE_FULL`, `PLANE_KEY_UNSTORABLE`, `PLANE_KEYS_FULL`, `PLANE_KEY_EXISTS` (with `uniqueKeys`).
+   */
+  insert(vector: Float32Array, key?: Key | null): number
+  /** {@link Plane.insert} on the libuv pool. */
+  insertAsync(vector: Float32Array, key?: Key | null): Promise<number>
+
+  /**
+   * Adds many records, on threads of its own: `vectors` holds `count * dims` components, one record after the other.
+   * Batches on one handle run one after another, in the order of the calls, and searches go on beside them.
+   *
+   * A record that is bad for its own sake is listed in `rejected`, and the others land. Whatever stops the batch as a whole
+   * (`PLANE_FULL`, `PLANE_KEYS_FULL`, `ENOSPC`, `ABORT_ERR`, ...) rejects once inserts in flight have finished, with an
+   * error whose {@link PlaneError.ids} and {@link PlaneError.inserted} tell what landed. Malformed input
+   * (`vectors` no multiple of `dims`, `keyEnds` that do not fit: `ERR_INVALID_ARG_VALUE`) rejects before anything is added.
+   */
+  insertBatch(vectors: Float32Array, options?: InsertBatchOptions): Promise<InsertBatchResult>
+  insertBatch(
+    vectors: Float32Array,
+    keys?: Uint8Array | null,
+    keyEnds?: Uint32Array | null,
+    threads?: number,
+  ): Promise<InsertBatchResult>
+
+  /**
+   * Removes a record: no search that starts later returns it. Returns whether there was one; an id that is dead or was never
+   * given is no error. Fails with `ERR_OUT_OF_RANGE` unless `id` is an integer from 0 to 4,294,967,295.
+   */
+  remove(id: number): boolean
+  /** Removes many records and returns how many there were. */
+  removeBatch(ids: Uint32Array): number
+  /** {@link Plane.removeBatch} on a thread of its own, in turn with `insertBatch`. */
+  removeBatchAsync(ids: Uint32Array): Promise<number>
+
+  /** Removes the record of a key; returns whether there was one. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
+  removeKey(key: Key): boolean
+  /** Whether a live record has the key. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
+  has(key: Key): boolean
+  /** Id of the record that has the key, if any. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
+  idOf(key: Key): number | undefined
+  /** Key of a live record, empty when it has none; undefined when there is no such record. The caller's own. */
+  keyOf(id: number): Buffer | undefined
+  /**
+   * Vector of the record that has the key, if any: bit for bit as given where an f32 copy is kept, else as decoded from what
+   * is kept. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). The caller's own.
+   */
+  get(key: Key): Float32Array | undefined
+  /** Vector of a live record, as in {@link Plane.get}; undefined when there is no such record. The caller's own. */
+  getById(id: number): Float32Array | undefined
+
+  /**
+   * Finds nearest neighbours, on the libuv pool.
+   *
+   * Fails with `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE`, `PLANE_ZERO_QUERY` (cosine: no direction to compare with),
+   * `ERR_OUT_OF_RANGE` (`k`, `ef`), `ERR_INVALID_ARG_VALUE` (an unknown option), `ABORT_ERR`.
+   */
+  search(vector: Float32Array, options?: AsyncSearchOptions): Promise<SearchHits>
+  /**
+   * The same by position. `filterExpansion` (1 to 1,048,576, default 24) times `ef` is how many records a filtered walk may
+   * visit before an exact scan takes over; it never shortens an answer.
+   */
+  search(
+    vector: Float32Array,
+    k: number,
+    ef?: number,
+    filter?: Uint8Array | null,
+    filterExpansion?: number,
+  ): Promise<SearchHits>
+  /** {@link Plane.search} on the calling thread. Fails like it. */
+  searchSync(vector: Float32Array, options?: SearchOptions): SearchHits
+  searchSync(
+    vector: Float32Array,
+    k: number,
+    ef?: number,
+    filter?: Uint8Array | null,
+    filterExpansion?: number,
+  ): SearchHits
+  /** Compares the query with every record: the true neighbours, for small planes and for measuring recall. Fails like `search`. */
+  searchExact(vector: Float32Array, options?: ExactSearchOptions): SearchHits
+  /** {@link Plane.searchExact} on the libuv pool. */
+  searchExactAsync(vector: Float32Array, options?: ExactSearchOptions): Promise<SearchHits>
+
+  /**
+   * Makes everything that was acknowledged before the call durable: it survives a killed process, a crashed system and a
+   * power cut. Then sets the watermark, if one is given.
+   *
+   * Blocks until the disk has answered; prefer {@link Plane.flushAsync}. A failed sync (`EIO`, `ENOSPC`, ...) stops all
+   * writes with `PLANE_SYNC_FAILED` until the plane is opened again.
+   */
+  flush(watermark?: number): void
+  /** {@link Plane.flush} on the libuv pool. */
+  flushAsync(watermark?: number): Promise<void>
+  /** The caller's own number, kept with the data, for instance the last log position that was indexed. 0 at first. */
+  getWatermark(): number
+  /**
+   * Sets the watermark that the next flush makes durable; it never gets ahead of the data. Fails with `ERR_OUT_OF_RANGE`
+   * unless it is an integer from 0 to `Number.MAX_SAFE_INTEGER`.
+   */
+  setWatermark(watermark: number): void
+}
