@@ -178,6 +178,27 @@ export interface InsertBatchOptions {
   signal?: AbortSignal
 }
 
+/** What every query of a `searchBatch` asks for. */
+export interface BatchSearchOptions extends SearchOptions {
+  /** Threads to search with, 1 to 1,024. Default: every hardware thread. Fails with `ERR_OUT_OF_RANGE`. */
+  threads?: number
+}
+
+/**
+ * The answers to many queries, one after the other: query 0 has the first `counts[0]` hits, query 1 the next `counts[1]`, and
+ * so on, each ascending by distance. The arrays are the caller's own memory, all views of one ArrayBuffer.
+ */
+export interface BatchSearchResult {
+  ids: Uint32Array
+  distances: Float32Array
+  /** Keys of all hits, one after the other. */
+  keys: Buffer
+  /** End of each hit's key in `keys`. */
+  keyEnds: Uint32Array
+  /** How many hits each query has. */
+  counts: Uint32Array
+}
+
 /** A record of a batch that was left out for its own sake. */
 export interface Rejection {
   /** Its position in the batch. */
@@ -407,6 +428,19 @@ export class Plane {
   /** {@link Plane.removeBatch} on a thread of its own, in turn with `insertBatch`. */
   removeBatchAsync(ids: Uint32Array): Promise<number>
 
+  /**
+   * Adds a record under `key`, in place of the one that has it, and returns its id. At every moment a lookup finds the old
+   * record or the new one, and no answer has both. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). Fails like
+   * {@link Plane.insert}.
+   */
+  upsert(key: Key, vector: Float32Array): number
+  /** {@link Plane.upsert} on the libuv pool. */
+  upsertAsync(key: Key, vector: Float32Array): Promise<number>
+  /**
+   * {@link Plane.upsert} for many records, in the manner of {@link Plane.insertBatch}. `keys` and `keyEnds` must be given.
+   * Of several records with one key the last counts, and all of them get its id.
+   */
+  upsertBatch(vectors: Float32Array, options: InsertBatchOptions): Promise<InsertBatchResult>
   /** Removes the record of a key; returns whether there was one. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
   removeKey(key: Key): boolean
   /** Whether a live record has the key. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
@@ -450,6 +484,11 @@ export class Plane {
     filter?: Uint8Array | null,
     filterExpansion?: number,
   ): SearchHits
+  /**
+   * Answers many queries in one call, on threads of its own: `vectors` holds them one after the other. Fails like `search`,
+   * and with `ERR_INVALID_ARG_VALUE` when `vectors` is no multiple of `dims`; one bad query fails them all.
+   */
+  searchBatch(vectors: Float32Array, options?: BatchSearchOptions): Promise<BatchSearchResult>
   /** Compares the query with every record: the true neighbours, for small planes and for measuring recall. Fails like `search`. */
   searchExact(vector: Float32Array, options?: ExactSearchOptions): SearchHits
   /** {@link Plane.searchExact} on the libuv pool. */

@@ -51,6 +51,7 @@ const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
 const EXACT_OPTIONS = ['k', 'filter']
 const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
 const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
+const SEARCH_BATCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'threads']
 
 class Plane {
   #native
@@ -108,10 +109,17 @@ class Plane {
   insert(vector, key) { return this.#native.insert(vector, key) }
   async insertAsync(vector, key) { return this.#native.insertAsync(vector, key) }
 
-  async insertBatch(vectors, keys, keyEnds, threads) {
+  async insertBatch(vectors, keys, keyEnds, threads) { return this.#writeBatch(false, vectors, keys, keyEnds, threads) }
+
+  upsert(key, vector) { return this.#native.upsert(key, vector) }
+  async upsertAsync(key, vector) { return this.#native.upsertAsync(key, vector) }
+  async upsertBatch(vectors, options) { return this.#writeBatch(true, vectors, known(BATCH_OPTIONS, options)) }
+
+  #writeBatch(upsert, vectors, keys, keyEnds, threads) {
     const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys)
     const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
-    const start = (control) => this.#native.insertBatch(vectors, given.keys, given.keyEnds, given.threads, control)
+    const start = (control) =>
+      this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, control)
     return followed(start, given.signal, given.onProgress, () => vectors.length / this.dims)
   }
 
@@ -137,6 +145,17 @@ class Plane {
     const ids = await (signal === undefined ? start() : followed(start, signal))
     if (signal?.aborted) throw Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason })
     return new SearchHits(ids)
+  }
+
+  async searchBatch(vectors, options) {
+    const { k = K_DEFAULT, ef, filter, rerank, threads } = known(SEARCH_BATCH_OPTIONS, options)
+    const searching = this.#native.searchBatch(vectors, k, ef, filter, rerank, threads)
+    const queries = vectors.length / this.dims
+    const ids = await searching
+    const keys = Buffer.from(ids.buffer, 12 * ids.length + 4 * queries)
+    const counts = new Uint32Array(ids.buffer, 12 * ids.length, queries)
+    const { distances, keyEnds } = new SearchHits(ids)
+    return { ids, distances, keys, keyEnds, counts }
   }
 
   searchExact(vector, options) {
@@ -205,7 +224,7 @@ function distance(a, b) {
 async function followed(start, signal, onProgress, total) {
   must(signal === undefined || (typeof signal === 'object' && signal !== null && 'aborted' in signal), 'signal must be an AbortSignal')
   must(onProgress === undefined || typeof onProgress === 'function', 'onProgress must be a function')
-  const control = new binding.Control()
+  const control = new binding.NativeControl()
   const abort = () => control.abort()
   let failed
   const report = () => {

@@ -145,11 +145,11 @@ test('workers may be terminated in the middle of everything', async (t) => {
   const file = await prepared(t)
   const child = await runChild(`${WORKER}
     ;(async () => {
-      for (let i = 0; i < 10; i++) {
+      for (let i = 0; i < 8; i++) {
         const w = worker(\`
           const { parentPort } = require('node:worker_threads')
           const plane = Plane.open(file)
-          plane.insertBatch(vectors(5000), { onProgress() {} })
+          plane.insertBatch(vectors(3000), { onProgress() {} })
           for (let i = 0; i < 100; i++) plane.search(vectors(1), 10)
           plane.verify()
           parentPort.postMessage('busy')\`, process.argv[2])

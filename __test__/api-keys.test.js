@@ -34,7 +34,7 @@ test('what is no key is refused', async (t) => {
   for (const key of [4, 4n, true, {}, ['a'], Symbol('a'), new Uint16Array(2), new Float32Array(1), new DataView(new ArrayBuffer(2)), new ArrayBuffer(2)]) {
     for (const call of [
       () => plane.insert(vector(1), key), () => plane.insertAsync(vector(1), key), () => plane.idOf(key), () => plane.has(key),
-      () => plane.get(key), () => plane.removeKey(key),
+      () => plane.get(key), () => plane.removeKey(key), () => plane.upsert(key, vector(1)), () => plane.upsertAsync(key, vector(1)),
     ]) {
       const error = await failure(call)
       assert.ok(error instanceof TypeError && error.code === 'ERR_INVALID_ARG_TYPE')
@@ -84,11 +84,56 @@ test('keys find their records after reopening', async (t) => {
   })
 })
 
+test('upsert replaces the record of a key, and no answer has the old one', async (t) => {
+  const plane = optionsPlane(t, { dims: 8, keyCap: 8 })
+  for (const upsert of [(...record) => plane.upsert(...record), (...record) => plane.upsertAsync(...record)]) {
+    const first = await upsert('a', vector(1))
+    assert.deepEqual([plane.idOf('a'), plane.get('a')], [first, vector(1)])
+    for (let round = 2; round < 50; round++) {
+      const id = await upsert('a', vector(round))
+      assert.equal(plane.count, 1)
+      assert.deepEqual([plane.idOf('a'), plane.get('a')], [id, vector(round)])
+      const hits = wf(await plane.search(vector(round - 1), 10))
+      assert.deepEqual([...hits.ids], [id])
+    }
+    for (const [wrong, code] of [[vector(1, 7), 'PLANE_DIMENSION_MISMATCH'], [new Float32Array(8).fill(NaN), 'PLANE_NOT_FINITE']]) {
+      assert.equal((await failure(() => upsert('a', wrong))).code, code)
+    }
+    assert.equal((await failure(() => upsert('', vector(1)))).code, 'PLANE_KEY_UNSTORABLE')
+    assert.deepEqual(plane.get('a'), vector(49), 'a refused upsert leaves the old record')
+    plane.removeKey('a')
+  }
+})
+
+test('upsertBatch adds and replaces, and of several records with one key the last counts', async (t) => {
+  const plane = optionsPlane(t, { dims: 8, keyCap: 8 })
+  const old = plane.insert(vector(100), 'b')
+  const vectors = [1, 2, 3, 4, 5].map((i) => vector(i))
+  vectors[3][0] = NaN
+  const told = []
+  const { ids, rejected } = await plane.upsertBatch(pack(vectors), {
+    ...packKeys(['a', 'b', 'a', 'c', 'd']), threads: 2, onProgress: (...progress) => told.push(progress),
+  })
+  assert.deepEqual(rejected.map(({ index, code }) => [index, code]), [[3, 'not-finite']])
+  assert.deepEqual([plane.count, told.at(-1)], [3, [5, 5]])
+  assert.deepEqual([plane.get('a'), plane.get('b'), plane.get('d')], [vectors[2], vectors[1], vectors[4]])
+  assert.deepEqual([...ids], [plane.idOf('a'), plane.idOf('b'), plane.idOf('a'), 0xffffffff, plane.idOf('d')])
+  assert.equal(plane.getById(old) === undefined || plane.idOf('b') !== old, true)
+  assert.equal((await failure(() => plane.upsertBatch(vector(1)))).code, 'ERR_INVALID_ARG_VALUE', 'keys must be given')
+  for (const rest of [[Buffer.from('a'), Uint32Array.of(1)], [null], [{ key: 'a' }]]) {
+    assert.ok(await failure(() => plane.upsertBatch(vector(1), ...rest)) instanceof TypeError)
+  }
+  const stopped = await failure(() => plane.upsertBatch(vector(1), { ...packKeys(['e']), signal: AbortSignal.abort() }))
+  assert.deepEqual([stopped.name, stopped.ids.length], ['AbortError', 1])
+  assert.equal((await plane.verify()).ok, true)
+})
+
 test('planes whose keys may repeat have no keyed members', async (t) => {
   const plane = casePlane(t, 8, 100)
   const ids = [plane.insert(vector(1), 'same'), plane.insert(vector(2), 'same'), plane.insert(vector(3))]
   assert.deepEqual(ids.map((id) => String(plane.keyOf(id))), ['same', 'same', ''])
-  for (const call of [() => plane.idOf('same'), () => plane.has('same'), () => plane.get('same'), () => plane.removeKey('same')]) {
+  for (const call of [() => plane.idOf('same'), () => plane.has('same'), () => plane.get('same'), () => plane.removeKey('same'),
+    () => plane.upsert('same', vector(1)), () => plane.upsertAsync('same', vector(1)), () => plane.upsertBatch(vector(1), packKeys(['same']))]) {
     const error = await failure(call)
     assert.ok(error instanceof TypeError)
     assert.equal(error.code, 'ERR_INVALID_ARG_VALUE')

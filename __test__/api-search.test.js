@@ -148,6 +148,44 @@ test('both forms and both calls give the same answer', async (t) => {
   }
 })
 
+test('searchBatch gives the answers of search, one after the other', async (t) => {
+  const { plane, vectors } = await filled(t, 300)
+  const queries = queriesNear(vectors, 40, 4)
+  const filter = bitset([1, 5, 9], 40)
+  for (const options of [undefined, {}, { k: 3 }, { k: 7, ef: 90, threads: 1 }, { k: 5, filter, threads: 3 }, { rerank: false }, { k: 0 }]) {
+    const { threads, ...each } = options ?? {}
+    const block = pack(queries)
+    const searching = plane.searchBatch(block, options)
+    block.fill(0)
+    const { ids, distances, keys, keyEnds, counts } = await searching
+    assert.equal(counts.length, 40)
+    let start = 0
+    for (const [i, query] of queries.entries()) {
+      const hits = plane.searchSync(query, each)
+      const end = start + counts[i]
+      assert.deepEqual(ids.slice(start, end), hits.ids)
+      assert.deepEqual(distances.slice(start, end), hits.distances)
+      for (let j = start; j < end; j++) assert.equal(String(keys.subarray(j ? keyEnds[j - 1] : 0, keyEnds[j])), `k${ids[j]}`)
+      start = end
+    }
+    assert.deepEqual([ids.length, distances.length, keyEnds.length, keys.length], [start, start, start, keyEnds.at(-1) ?? 0])
+  }
+  assert.deepEqual([...(await plane.searchBatch(new Float32Array(0))).counts], [])
+  for (const [input, options, Type, code, message] of [
+    [pack(queries).subarray(1), {}, TypeError, 'ERR_INVALID_ARG_VALUE', /dims/],
+    [[1], {}, TypeError, 'ERR_INVALID_ARG_TYPE', /vectors/],
+    [pack(queries), { threads: 0 }, RangeError, 'ERR_OUT_OF_RANGE', /threads/],
+    [pack(queries), { k: -1 }, RangeError, 'ERR_OUT_OF_RANGE', /^k /],
+    [pack(queries), { thread: 1 }, TypeError, 'ERR_INVALID_ARG_VALUE', /did you mean 'threads'/],
+    [pack([vectors[0], new Float32Array(16)]), {}, RangeError, 'PLANE_ZERO_QUERY', /zero/],
+    [pack([vectors[0], new Float32Array(16).fill(NaN)]), {}, RangeError, 'PLANE_NOT_FINITE', /finite/],
+  ]) {
+    const error = await failure(() => plane.searchBatch(input, options))
+    assert.ok(error instanceof Type && error.code === code, `${error}`)
+    assert.match(error.message, message)
+  }
+})
+
 test('an answer is made of parallel arrays and can be iterated', async (t) => {
   const { plane, vectors } = await filled(t, 30)
   const hits = wf(await plane.search(vectors[4], 3))

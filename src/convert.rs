@@ -278,13 +278,22 @@ pub struct Query(pub Vector, pub K, pub Ef, pub Filter, pub Expansion, pub Reran
 impl Query {
     /// Asks the engine.
     pub fn search(&self, plane: &Plane) -> Result<Hits> {
-        let Query(vector, k, ef, filter, expansion, rerank) = self;
+        plane.search(&self.0.0, &self.options())
+    }
+
+    /// Asks the engine many queries at once, one after the other in the vector.
+    pub fn search_batch(&self, plane: &Plane, threads: usize) -> Result<Vec<Hits>> {
+        plane.search_batch(&self.0.0, &self.options(), threads)
+    }
+
+    fn options(&self) -> SearchOptions<'_> {
+        let Query(_, k, ef, filter, expansion, rerank) = self;
         let mut options = SearchOptions::new(k.0);
         options.ef = ef.0;
         options.filter = filter.0.as_deref();
         options.filter_expansion = expansion.0.unwrap_or(options.filter_expansion);
         options.rerank = rerank.0;
-        plane.search(&vector.0, &options)
+        options
     }
 }
 
@@ -292,6 +301,22 @@ impl Query {
 /// the view of the ids, whose length says where the others are.
 pub fn hits(env: sys::napi_env, hits: Hits) -> napi::Result<sys::napi_value> {
     typed_array(env, &hits.ids, &[bytes(&hits.distances), bytes(&hits.key_ends), &hits.keys])
+}
+
+/// Many answers, laid out like one whose hits they all are, with the number of hits of each between key ends and keys.
+pub fn answers(env: sys::napi_env, answers: Vec<Hits>) -> napi::Result<sys::napi_value> {
+    let mut all = Hits::default();
+    let mut counts = Vec::with_capacity(answers.len());
+    for hits in answers {
+        let start =
+            u32::try_from(all.keys.len()).map_err(|_| napi::Error::from_reason("too many bytes of keys"))?;
+        counts.push(hits.len() as u32);
+        all.ids.extend(hits.ids);
+        all.distances.extend(hits.distances);
+        all.key_ends.extend(hits.key_ends.into_iter().map(|end| start.saturating_add(end)));
+        all.keys.extend(hits.keys);
+    }
+    typed_array(env, &all.ids, &[bytes(&all.distances), bytes(&all.key_ends), bytes(&counts), &all.keys])
 }
 
 /// A `Uint32Array` of its own memory.

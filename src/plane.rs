@@ -30,12 +30,12 @@ const RERANKS: [(&str, core::Rerank); 3] =
 
 /// Takes the class that engine errors are made with.
 #[napi]
-pub fn set_plane_error(env: Env, class: Any) -> napi::Result<()> {
-    error::set_plane_error_class(env.raw(), class.0.raw())
+pub fn set_plane_error(env: Env, plane_error: Any) -> napi::Result<()> {
+    error::set_plane_error_class(env.raw(), plane_error.0.raw())
 }
 
 /// Follows a call and stops it.
-#[napi(js_name = "Control")]
+#[napi]
 #[derive(Default)]
 pub struct NativeControl(Arc<Control>);
 
@@ -130,9 +130,23 @@ impl NativePlane {
     }
 
     #[napi]
-    pub fn insert_batch(
+    pub fn upsert(&self, env: Env, key: Key, vector: Vector) -> napi::Result<u32> {
+        self.write(env, |plane| plane.upsert(&key.0, &vector.0))
+    }
+
+    #[napi]
+    pub fn upsert_async(&self, env: Env, key: Key, vector: Vector) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        on_pool(&env, move || Ok(shared.writing().upsert(&key.0, &vector.0)?), to_js)
+    }
+
+    /// `insertBatch`, or `upsertBatch`.
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // As many as `index.js` has to hand over.
+    pub fn write_batch(
         &self,
         env: Env,
+        upsert: bool,
         vectors: Vectors,
         keys: Keys,
         key_ends: KeyEnds,
@@ -141,9 +155,10 @@ impl NativePlane {
     ) -> napi::Result<Returned> {
         let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
         let lane = Some(Arc::clone(&shared));
-        let insert = move || {
+        let write = if upsert { Plane::upsert_batch } else { Plane::insert_batch };
+        let work = move || {
             let batch = Batch { vectors: &vectors.0, keys: &keys.0, key_ends: &key_ends.0 };
-            let outcome = shared.writing().insert_batch(batch, threads.0, &|done| control.advance(done))?;
+            let outcome = write(shared.writing(), batch, threads.0, &|done| control.advance(done))?;
             match outcome.fault {
                 Some(fault) => Err(Failure::Batch { fault, ids: outcome.ids }),
                 None => {
@@ -152,7 +167,7 @@ impl NativePlane {
                 }
             }
         };
-        on_thread(&env, lane, insert, batch_to_js)
+        on_thread(&env, lane, work, batch_to_js)
     }
 
     #[napi]
@@ -161,20 +176,20 @@ impl NativePlane {
     }
 
     #[napi]
-    pub fn remove_batch(&self, env: Env, ids: Ids) -> napi::Result<u32> {
-        self.write(env, |plane| remove_all(plane, &ids.0))
+    pub fn remove_batch(&self, env: Env, ids: Ids) -> napi::Result<f64> {
+        self.write(env, |plane| Ok(plane.remove_batch(&ids.0, &|_| true)? as f64))
     }
 
     #[napi]
     pub fn remove_batch_async(&self, env: Env, ids: Ids) -> napi::Result<Returned> {
         let shared = self.shared(env)?;
         let lane = Some(Arc::clone(&shared));
-        on_thread(&env, lane, move || Ok(remove_all(shared.writing(), &ids.0)?), to_js)
+        on_thread(&env, lane, move || Ok(shared.writing().remove_batch(&ids.0, &|_| true)? as f64), to_js)
     }
 
     #[napi]
     pub fn remove_key(&self, env: Env, key: Key) -> napi::Result<bool> {
-        self.write(env, |plane| plane.id_of(&key.0)?.map_or(Ok(false), |id| plane.remove(id)))
+        self.write(env, |plane| plane.remove_key(&key.0))
     }
 
     #[napi]
@@ -200,7 +215,7 @@ impl NativePlane {
     }
 
     #[napi]
-    #[allow(clippy::too_many_arguments)] // As many as `index.js` has to hand over: an object would cost more to read.
+    #[allow(clippy::too_many_arguments)] // An object would cost more to read than the search has to spare.
     pub fn search_sync(
         &self,
         env: Env,
@@ -235,6 +250,23 @@ impl NativePlane {
             Ok(query.search(shared.plane())?)
         };
         on_pool(&env, search, hits)
+    }
+
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // As above.
+    pub fn search_batch(
+        &self,
+        env: Env,
+        vectors: Vectors,
+        k: K,
+        ef: Ef,
+        filter: Filter,
+        rerank: Rerank,
+        threads: Threads,
+    ) -> napi::Result<Returned> {
+        let shared = self.shared(env)?;
+        let query = Query(Vector(vectors.0), k, ef, filter, Expansion(None), rerank);
+        on_thread(&env, None, move || Ok(query.search_batch(shared.plane(), threads.0)?), answers)
     }
 
     #[napi]
@@ -368,10 +400,6 @@ fn milliseconds(number: u32) -> Duration {
 
 fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
-}
-
-fn remove_all(plane: &Plane, ids: &[u32]) -> Result<u32> {
-    ids.iter().try_fold(0, |count, &id| Ok(count + u32::from(plane.remove(id)?)))
 }
 
 fn batch_to_js(env: sys::napi_env, outcome: BatchOutcome) -> napi::Result<sys::napi_value> {

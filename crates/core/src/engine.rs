@@ -18,6 +18,7 @@ use crate::graph::links::LinkLocks;
 use crate::graph::{Graph, Scratch};
 use crate::key_index::ShardLocks;
 use crate::recover;
+use crate::storage::LOCK_WRITER;
 use crate::turn::{Turn, TurnGuard};
 
 /// Sessions kept for reuse; more threads than this at once make new ones.
@@ -54,8 +55,6 @@ pub struct Engine {
     intents: ArrayQueue<u32>,
     identity: Identity,
     opened_clean: AtomicBool,
-    /// This process changed something since its last flush.
-    pub unflushed: AtomicBool,
     on_release: Mutex<Vec<Release>>,
 }
 
@@ -154,7 +153,6 @@ impl Engine {
             intents,
             identity,
             opened_clean: AtomicBool::new(true),
-            unflushed: AtomicBool::new(false),
             on_release: Mutex::new(Vec::new()),
         })
     }
@@ -169,8 +167,28 @@ impl Engine {
         lock(&self.on_release).push(callback);
     }
 
+    /// Whether something was written since the last flush, here or in another process.
+    pub fn needs_flush(&self) -> bool {
+        let shared = self.store.shared();
+        shared.dirty.load(Ordering::Acquire) != 0 && shared.settled.load(Ordering::Acquire) == 0
+    }
+
+    /// Marks the file clean when the disk has all that it says. The mark itself need not be durable: without it the next
+    /// open looks closer, that is all.
+    fn mark_clean(&self) {
+        let (storage, shared) = (self.store.storage(), self.store.shared());
+        let settled = || shared.settled.load(Ordering::Acquire) != 0;
+        if !storage.read_only() && settled() && storage.try_lock(LOCK_WRITER).unwrap_or(false) {
+            if settled() && shared.writer_pid.load(Ordering::Acquire) == 0 {
+                shared.dirty.store(0, Ordering::SeqCst);
+            }
+            storage.unlock(LOCK_WRITER);
+        }
+    }
+
     /// Gives maps, locks and descriptor back, then runs the callbacks. For whoever holds the last share.
     pub fn release(self) {
+        self.mark_clean();
         let callbacks = std::mem::take(&mut *lock(&self.on_release));
         drop(self);
         callbacks.into_iter().for_each(|callback| callback());
@@ -222,9 +240,7 @@ impl Engine {
         if self.store.shared().flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0 {
             return Err(Error::SyncFailed);
         }
-        let guard = self.turn.begin(&self.store, timeout, |died| self.take_turn(died))?;
-        self.unflushed.store(true, Ordering::Relaxed);
-        Ok(guard)
+        self.turn.begin(&self.store, timeout, |died| self.take_turn(died))
     }
 
     /// Runs when this process has just got the turn.
@@ -257,13 +273,12 @@ impl Engine {
 
     /// Makes everything acknowledged so far durable, and with it the watermark.
     pub fn flush(&self, timeout: Duration, watermark: Option<u64>) -> Result<()> {
-        let _turn = self.begin_write(timeout)?;
+        let turn = self.begin_write(timeout)?;
         let mut committed = lock(&self.committed);
         let shared = self.store.shared();
         if let Some(watermark) = watermark {
             shared.watermark_pending.store(watermark, Ordering::Relaxed);
         }
-        self.unflushed.store(false, Ordering::Relaxed);
         let watermark = shared.watermark_pending.load(Ordering::Relaxed);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         // Another process may have committed since this one last did.
@@ -288,13 +303,11 @@ impl Engine {
             self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode())?;
             self.sync_data()
         });
-        if result.is_err() {
-            self.unflushed.store(true, Ordering::Relaxed);
-            return result;
-        }
+        result?;
         *committed = Committed { superblock: next, slot: other };
         shared.watermark.store(watermark, Ordering::Release);
         shared.commits.store(commit.number, Ordering::Release);
+        turn.settle();
         Ok(())
     }
 

@@ -217,10 +217,10 @@ impl Plane {
             return Ok(Hits::default());
         }
         scratch.exact.set(config.metric, query.vector, query.norm);
-        if options.filter.is_some() {
-            return Ok(graph.scan(options.filter, ranking, scratch));
-        }
         scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
+        if let Some(filter) = options.filter {
+            return Ok(graph.search_filtered(filter, ef, options.filter_expansion, ranking, scratch));
+        }
         Ok(graph.search(ef, ranking, scratch))
     }
 
@@ -308,7 +308,7 @@ impl Plane {
 
     /// Whether this process has written something since its last flush.
     pub fn needs_flush(&self) -> bool {
-        !self.read_only && self.engine().unflushed.load(Ordering::Relaxed)
+        !self.read_only && self.engine().needs_flush()
     }
 
     /// The watermark of the last completed flush.

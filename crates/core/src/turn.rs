@@ -22,6 +22,8 @@ struct State {
     held: bool,
     acquiring: bool,
     in_flight: u32,
+    /// Writes begun so far.
+    begun: u64,
     since: Option<Instant>,
 }
 
@@ -38,6 +40,19 @@ pub struct Turn {
 pub struct TurnGuard<'a> {
     turn: &'a Turn,
     store: &'a Store,
+    begun: u64,
+    alone: bool,
+}
+
+impl TurnGuard<'_> {
+    /// For a flush at its end: notes that the disk has all that the file says, if no other write was under way since the
+    /// flush began.
+    pub fn settle(&self) {
+        let state = self.turn.lock();
+        if self.alone && state.begun == self.begun {
+            self.store.shared().settled.store(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Turn {
@@ -66,8 +81,7 @@ impl Turn {
                 asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
             let repairing = self.panicked.load(Ordering::Relaxed);
             if state.held && !yielding && !repairing && !state.acquiring {
-                state.in_flight += 1;
-                return Ok(TurnGuard { turn: self, store });
+                return Ok(self.enter(store, &mut state));
             }
             if !state.held && !state.acquiring {
                 break;
@@ -97,9 +111,19 @@ impl Turn {
         self.changed.notify_all();
         taken?;
         state.held = true;
-        state.in_flight = 1;
         state.since = Some(Instant::now());
-        Ok(TurnGuard { turn: self, store })
+        Ok(self.enter(store, &mut state))
+    }
+
+    fn enter<'a>(&'a self, store: &'a Store, state: &mut State) -> TurnGuard<'a> {
+        state.in_flight += 1;
+        state.begun += 1;
+        if store.shared().settled.load(Ordering::Relaxed) != 0 {
+            store.shared().settled.store(0, Ordering::SeqCst);
+        }
+        // A write begun before this one and still in flight would not be seen at the end if it ended in between.
+        let alone = state.in_flight == 1;
+        TurnGuard { turn: self, store, begun: state.begun, alone }
     }
 
     fn locked(&self, store: &Store) -> Error {

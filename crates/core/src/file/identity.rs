@@ -22,12 +22,6 @@ impl Identity {
         Identity { boot: boot_id().unwrap_or([0; 2]), file }
     }
 
-    /// The same file in another boot, for tests that play a machine crash.
-    #[cfg(test)]
-    pub fn other_boot(self) -> Self {
-        Identity { boot: [self.boot[0] ^ 1, self.boot[1]], ..self }
-    }
-
     /// Leaves the mark of who writes.
     pub fn write(&self, shared: &SharedState) {
         shared.boot[0].store(self.boot[0], Ordering::Relaxed);

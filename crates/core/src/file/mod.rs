@@ -11,6 +11,8 @@
 //!
 //! `store` builds on `storage` (system calls) and `map` (addresses); nothing here knows of graphs.
 
+#[cfg(test)]
+mod document;
 pub mod extents;
 pub mod header;
 pub mod identity;

@@ -46,7 +46,8 @@ pub struct SharedState {
     pub writer_pid: AtomicU32,
     /// Processes waiting for the turn.
     pub handover: AtomicU32,
-    _pad2: u32,
+    /// 1 when a flush has ended and nothing was written since: the disk has all that the file says.
+    pub settled: AtomicU32,
     /// Boot id of the machine that last wrote.
     pub boot: [AtomicU64; 2],
     /// Device and inode of the file that was last written.

@@ -31,7 +31,7 @@ pub struct Walk {
     /// Gathered, on their way from memory.
     pending: Vec<u32>,
     gathered: Vec<u32>,
-    rows: Rows,
+    pub rows: Rows,
 }
 
 /// A batch of records being scored.

@@ -6,6 +6,7 @@
 //! | `pool.rs`, `visited.rs` | what a walk keeps: its beam, and which nodes it has met |
 //! | `beam.rs` | walking a layer, descending the layers |
 //! | `search.rs` | one query from vector to hits; the exact scan |
+//! | `filter.rs` | queries that allow some ids only |
 //! | `select.rs` | which of many candidates become links |
 //! | `links.rs` | changing a node's links: locks, overflow, the order of stores |
 //! | `parents.rs` | the tree of protected links that keeps every record reachable |
@@ -15,6 +16,7 @@
 //! `select`s neighbours, and `links` adds the edges back, with `parents` making sure that one of them stays.
 
 pub mod beam;
+pub mod filter;
 pub mod insert;
 pub mod links;
 pub mod node;

@@ -28,6 +28,14 @@ pub struct Ranking {
     pub protected: bool,
 }
 
+impl Ranking {
+    /// Candidates whose final distances are computed: a few more than asked for, since the codes' order is not quite the
+    /// true one.
+    pub fn candidates(&self) -> usize {
+        (2 * self.k).max(self.k + 10)
+    }
+}
+
 /// Whether an allow-bitset has an id; missing bits mean not allowed.
 pub fn allows(filter: &[u8], id: u32) -> bool {
     filter.get(id as usize >> 3).is_some_and(|byte| byte >> (id & 7) & 1 != 0)
@@ -44,11 +52,15 @@ impl<'a> Graph<'a> {
             self.seed(query, walk, root);
         }
         self.walk_layer(query, walk, 0);
-        // A few more than asked for: the codes' order is not quite the true one.
-        let wanted = (2 * ranking.k).max(ranking.k + 10);
-        let found: Vec<u32> = walk.pool.entries().iter().take(wanted).map(|e| pool::id(*e)).collect();
+        let found = walk.pool.entries().iter().take(ranking.candidates()).map(|e| pool::id(*e));
+        let found: Vec<u32> = found.collect();
+        self.answer(&found, ranking, scratch)
+    }
+
+    /// Ranks candidates by their final distances and copies the best out.
+    pub fn answer(&self, found: &[u32], ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let mut ranked = Vec::with_capacity(found.len());
-        self.rank(&found, ranking, scratch, &mut ranked);
+        self.rank(found, ranking, scratch, &mut ranked);
         ranked.sort_unstable_by_key(|c| c.entry);
         self.hits(&ranked, ranking)
     }

@@ -1,0 +1,96 @@
+//! Queries with a filter: which way to the answer costs least.
+//!
+//! - Few records allowed: their exact distances, all of them.
+//! - A moderate share: the codes of all allowed records, then the exact distances of the best.
+//! - A large share: the graph, with a beam widened by the share that is let through. Where the walk comes back with too
+//!   few, because what is allowed lies far from the query, the scan answers after all: a filter never shortens an answer.
+
+use super::beam::descent_beam;
+use super::pool;
+use super::search::{Ranking, allows};
+use super::{Graph, Scratch};
+use crate::distance::prefetch;
+use crate::hits::Hits;
+use crate::options::EF_MAX;
+
+/// Up to this many records, looking at exact distances at once costs no more than looking at codes first.
+const EXACT_MAX: usize = 512;
+/// Nodes that a walk looks at for each one that its beam keeps: measured 14 to 20 on real vectors.
+const LOOKS_PER_BEAM: usize = 17;
+/// What one look costs in a walk, against one in a scan: the walk's are at random places and lead to others.
+const WALK_FACTOR: usize = 2;
+/// Records scored together.
+const BATCH: usize = 64;
+
+impl<'a> Graph<'a> {
+    /// Nearest of the records that the filter allows. `scratch` holds the query, prepared; the caller is pinned. With a
+    /// widened beam the walk keeps at most `expansion` times `ef`.
+    pub fn search_filtered(
+        &self,
+        filter: &[u8],
+        ef: usize,
+        expansion: usize,
+        ranking: Ranking,
+        scratch: &mut Scratch,
+    ) -> Hits {
+        let allowed = self.count_allowed(filter);
+        if allowed <= EXACT_MAX.max(ranking.k) {
+            return self.scan(Some(filter), ranking, scratch);
+        }
+        let total = self.slots.limit() as usize;
+        let wide =
+            ef.saturating_mul(total).div_ceil(allowed).min(ef.saturating_mul(expansion.max(1))).min(EF_MAX);
+        if wide.saturating_mul(LOOKS_PER_BEAM * WALK_FACTOR) < allowed {
+            let Scratch { query, walk, seeds, .. } = scratch;
+            self.descend(query, walk, seeds, 0, descent_beam(wide));
+            self.start(walk, wide);
+            self.seed_all(query, walk, seeds);
+            self.walk_layer(query, walk, 0);
+            let found = walk.pool.entries().iter().map(|e| pool::id(*e)).filter(|id| allows(filter, *id));
+            let found: Vec<u32> = found.take(ranking.candidates()).collect();
+            if found.len() >= ranking.candidates().min(ef) {
+                return self.answer(&found, ranking, scratch);
+            }
+        }
+        self.scan_codes(filter, ranking, scratch)
+    }
+
+    /// Bits set for ids that exist.
+    fn count_allowed(&self, filter: &[u8]) -> usize {
+        let limit = self.slots.limit() as usize;
+        let whole = &filter[..filter.len().min(limit / 8)];
+        let words = whole.as_chunks::<8>();
+        let mut count: usize =
+            words.0.iter().map(|word| u64::from_le_bytes(*word).count_ones() as usize).sum();
+        count += words.1.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
+        let rest = (limit / 8 * 8..limit).filter(|id| allows(filter, *id as u32)).count();
+        count + rest
+    }
+
+    /// The best of all allowed records by their codes, ranked like a walk's.
+    fn scan_codes(&self, filter: &[u8], ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        let Scratch { query, walk, .. } = scratch;
+        self.start(walk, ranking.candidates());
+        let limit = u64::from(self.slots.limit()).min(filter.len() as u64 * 8) as u32;
+        let mut ids = (0..limit).filter(|id| allows(filter, *id));
+        let mut batch: Vec<u32> = Vec::with_capacity(BATCH);
+        let mut next: Vec<u32> = Vec::with_capacity(BATCH);
+        loop {
+            next.clear();
+            next.extend(ids.by_ref().take(BATCH));
+            for id in &next {
+                prefetch(self.slots.address(*id));
+            }
+            let super::beam::Walk { pool, rows, .. } = walk;
+            self.score(query, batch.drain(..), rows, |id, distance| {
+                pool.insert(pool::entry(distance, id));
+            });
+            if next.is_empty() {
+                break;
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
+        let found: Vec<u32> = walk.pool.entries().iter().map(|e| pool::id(*e)).collect();
+        self.answer(&found, ranking, scratch)
+    }
+}
