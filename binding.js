@@ -835,7 +835,6 @@ function __napiStampBindingTarget(exportsObject, target) {
 // linked import resolves to `undefined`.
 module.exports.__napiBindingTarget = __napiStampBindingTarget(nativeBinding, __napiLoadedBindingTarget)
 module.exports = nativeBinding
-module.exports.Control = nativeBinding.Control
 module.exports.NativeControl = nativeBinding.NativeControl
 module.exports.NativePlane = nativeBinding.NativePlane
 module.exports.setPlaneError = nativeBinding.setPlaneError

@@ -244,7 +244,7 @@ export interface Stats {
   extents: number
   /** Flushes that made something durable, ever. */
   flushes: number
-  /** Distance kernels in use on this machine, for instance `'avx512vnni'`. */
+  /** Distance kernels in use on this machine, for instance `'avx512'`. */
   kernels: string
   /** Whether this process is changing the plane at this moment. */
   writing: boolean
@@ -392,7 +392,8 @@ export class Plane {
   [Symbol.asyncDispose](): Promise<void>
 
   /**
-   * Adds one record and returns its id. Cosine planes take zero vectors too; their distance to everything is 1.
+   * Adds one record and returns its id. With `uniqueKeys` every record needs a key of its own. Cosine planes take zero
+   * vectors too; their distance to everything is 1.
    *
    * Fails with `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE` (a NaN, an infinity, or a norm past the largest f32),
    * `PLANE_FULL`, `PLANE_KEY_UNSTORABLE`, `PLANE_KEYS_FULL`, `PLANE_KEY_EXISTS` (with `uniqueKeys`).
@@ -403,7 +404,8 @@ export class Plane {
 
   /**
    * Adds many records, on threads of its own: `vectors` holds `count * dims` components, one record after the other.
-   * Batches on one handle run one after another, in the order of the calls, and searches go on beside them.
+   * Batches on one handle run one after another, in the order of the calls, and searches go on beside them. The arrays are
+   * copied on the calling thread, at about 1 ms a megabyte: give large loads in pieces.
    *
    * A record that is bad for its own sake is listed in `rejected`, and the others land. Whatever stops the batch as a whole
    * (`PLANE_FULL`, `PLANE_KEYS_FULL`, `ENOSPC`, `ABORT_ERR`, ...) rejects once inserts in flight have finished, with an

@@ -10,12 +10,13 @@ const K_DEFAULT = 10
 
 /** Every failure that is not a wrong argument; `code` says which. An aborted call is named as everywhere in Node. */
 class PlaneError extends Error {
+  static { Object.defineProperty(this.prototype, 'name', { value: 'PlaneError', writable: true, configurable: true }) }
+
   constructor(message, code) {
     super(message)
     this.code = code
+    if (code === 'ABORT_ERR') this.name = 'AbortError'
   }
-
-  get name() { return this.code === 'ABORT_ERR' ? 'AbortError' : 'PlaneError' }
 }
 binding.setPlaneError(PlaneError)
 
@@ -108,7 +109,6 @@ class Plane {
 
   insert(vector, key) { return this.#native.insert(vector, key) }
   async insertAsync(vector, key) { return this.#native.insertAsync(vector, key) }
-
   async insertBatch(vectors, keys, keyEnds, threads) { return this.#writeBatch(false, vectors, keys, keyEnds, threads) }
 
   upsert(key, vector) { return this.#native.upsert(key, vector) }
@@ -126,8 +126,8 @@ class Plane {
   remove(id) { return this.#native.remove(id) }
   removeBatch(ids) { return this.#native.removeBatch(ids) }
   async removeBatchAsync(ids) { return this.#native.removeBatchAsync(ids) }
-
   removeKey(key) { return this.#native.removeKey(key) }
+
   has(key) { return this.#native.idOf(key) !== null }
   idOf(key) { return this.#native.idOf(key) ?? undefined }
   keyOf(id) { return this.#native.keyOf(id) ?? undefined }

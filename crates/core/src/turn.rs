@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::file::store::Store;
@@ -14,6 +14,8 @@ use crate::storage::LOCK_WRITER;
 
 /// Shortest time a process keeps the turn when others wait.
 const TENURE: Duration = Duration::from_millis(10);
+/// How long a request counts.
+const REQUEST_MS: u32 = 20;
 /// How often a waiting process tries again.
 const POLL: Duration = Duration::from_millis(1);
 
@@ -76,7 +78,7 @@ impl Turn {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
-            let asked = store.shared().handover.load(Ordering::Relaxed) > 0;
+            let asked = is_asked(store);
             let yielding =
                 asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
             let repairing = self.panicked.load(Ordering::Relaxed);
@@ -137,24 +139,30 @@ pub fn acquire(store: &Store, deadline: Instant) -> Result<()> {
     if store.storage().try_lock(LOCK_WRITER)? {
         return Ok(());
     }
-    store.shared().handover.fetch_add(1, Ordering::Relaxed);
-    let result = loop {
+    loop {
+        // Said anew each time: the request of a process that died is forgotten by itself.
+        store.shared().handover.store(now_ms(), Ordering::Relaxed);
         match store.storage().try_lock(LOCK_WRITER) {
-            Ok(true) => break Ok(()),
-            Err(e) => break Err(e),
+            Ok(true) => return Ok(()),
+            Err(e) => return Err(e),
             Ok(false) if Instant::now() >= deadline => {
                 let pid = store.shared().writer_pid.load(Ordering::Relaxed);
-                break Err(Error::Locked { path: store.storage().path().to_path_buf(), pid });
+                return Err(Error::Locked { path: store.storage().path().to_path_buf(), pid });
             }
             Ok(false) => std::thread::sleep(POLL),
         }
-    };
-    // A waiter that died left its request behind: never below zero, and an owner that yields for nobody loses little.
-    let _ = store
-        .shared()
-        .handover
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(1)));
-    result
+    }
+}
+
+/// Milliseconds on a clock that processes share; never 0.
+fn now_ms() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_millis() as u32 | 1)
+}
+
+/// Whether another process has lately asked for the turn: one load while nobody does.
+fn is_asked(store: &Store) -> bool {
+    let asked = store.shared().handover.load(Ordering::Relaxed);
+    asked != 0 && now_ms().wrapping_sub(asked) < REQUEST_MS
 }
 
 impl Drop for TurnGuard<'_> {
@@ -173,7 +181,7 @@ impl Drop for TurnGuard<'_> {
             state.held = false;
             state.since = None;
             self.turn.changed.notify_all();
-            if self.store.shared().handover.load(Ordering::Relaxed) > 0 {
+            if is_asked(self.store) {
                 drop(state);
                 // The one who asked polls once a millisecond; this thread would win every race otherwise.
                 std::thread::sleep(POLL + POLL / 2);

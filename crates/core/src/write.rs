@@ -7,11 +7,14 @@ use crate::error::{Error, Result};
 use crate::file::layout::NONE;
 use crate::graph::insert::level_for;
 use crate::graph::node::{Node, SlotState};
-use crate::graph::{Graph, Scratch};
+use crate::graph::{Graph, Scratch, links};
 use crate::heap;
 use crate::ids;
 use crate::key_index::{KeyHash, Shard};
 use crate::record::{self, NewVector};
+
+/// How often a node asks for a parent while everything that could be one is still being linked in.
+const PARENT_TRIES: usize = 100_000;
 
 /// A slot taken for a new record.
 pub(crate) struct Slot {
@@ -169,23 +172,33 @@ impl Engine {
 
     /// For a node that found no parent among its neighbours: they were all removed meanwhile, or are all younger.
     pub(crate) fn find_parent(&self, graph: Graph<'_>, scratch: &mut Scratch, id: u32, node: Node<'_>) {
-        let _removal = lock(&self.removal);
-        let graph = graph.current();
         let shared = self.store.shared();
-        if graph.root().is_some() && graph.adopt_anywhere(id, &mut scratch.edit) {
-            return;
-        }
-        // Older than everything that is left: it becomes the root, and the root its child.
-        if let Some(root) = graph.root()
-            && let Some(record) = graph.slots.get(root)
-        {
-            let list = node.links();
-            if !crate::graph::links::contains(list, root) && !crate::graph::links::append(list, root) {
-                list[0].store(root, Ordering::Release);
+        for _ in 0..PARENT_TRIES {
+            let removal = lock(&self.removal);
+            let graph = graph.current();
+            let Some(root) = graph.root() else {
+                shared.root.store(id, Ordering::Release);
+                return;
+            };
+            if root == id || graph.adopt_anywhere(id, &mut scratch.edit) {
+                return;
             }
-            record.set_parent(id);
+            if let Some(record) = graph.slots.get(root)
+                && record.generation() > node.generation()
+            {
+                // Older than everything that is left: it becomes the root, and the root its child.
+                let list = node.links();
+                if !links::contains(list, root) && !links::append(list, root) {
+                    list[0].store(root, Ordering::Release);
+                }
+                record.set_parent(id);
+                shared.root.store(id, Ordering::Release);
+                return;
+            }
+            // The root is older, but another thread is still linking it in.
+            drop(removal);
+            std::thread::yield_now();
         }
-        shared.root.store(id, Ordering::Release);
     }
 
     fn raise_entry_point(&self, id: u32, node: Node<'_>, level: u8) {

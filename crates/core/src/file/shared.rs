@@ -44,7 +44,7 @@ pub struct SharedState {
     pub dirty: AtomicU32,
     /// Pid of the process whose turn it is; 0 between turns. Not zero with the lock free means that it died.
     pub writer_pid: AtomicU32,
-    /// Processes waiting for the turn.
+    /// When another process last asked for the turn: milliseconds of the wall clock, wrapping; 0 for never.
     pub handover: AtomicU32,
     /// 1 when a flush has ended and nothing was written since: the disk has all that the file says.
     pub settled: AtomicU32,
