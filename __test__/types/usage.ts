@@ -3,6 +3,8 @@
 import { Plane, PlaneError, SearchHits } from 'vecplane'
 import type {
   AsyncSearchOptions,
+  BatchSearchOptions,
+  BatchSearchResult,
   CreateOptions,
   ExactSearchOptions,
   Hit,
@@ -91,6 +93,8 @@ export async function change(plane: Plane): Promise<number> {
     plane.insert(vector, key),
     plane.insert(vector, Buffer.from('article:2')),
     await plane.insertAsync(vector, new Uint8Array(4)),
+    plane.upsert(key, vector),
+    await plane.upsertAsync(key, vector),
   ]
   const options: InsertBatchOptions = {
     keys,
@@ -101,6 +105,7 @@ export async function change(plane: Plane): Promise<number> {
   }
   const result: InsertBatchResult = await plane.insertBatch(vector, options)
   await plane.insertBatch(vector, keys, keyEnds, 2)
+  await plane.upsertBatch(vector, { keys, keyEnds })
   const rejection: Rejection | undefined = result.rejected[0]
   if (rejection?.code === 'not-finite') ids.push(rejection.index, rejection.reason.length)
   // @ts-expect-error number arrays are refused
@@ -136,6 +141,13 @@ export async function search(plane: Plane): Promise<Hit[]> {
     const found: Hit[] = [...hits]
     return found.filter(({ id, distance, key }) => id + distance + key.length + parallel.length > 0 && first !== key)
   })
+}
+
+export async function searchMany(plane: Plane): Promise<number> {
+  const options: BatchSearchOptions = { k: 5, ef: 64, filter: null, rerank: true, threads: 2 }
+  const { ids, distances, keys, keyEnds, counts }: BatchSearchResult = await plane.searchBatch(vector, options)
+  const parallel: (Uint32Array | Float32Array | Buffer)[] = [ids, distances, keys, keyEnds, counts]
+  return parallel.reduce((sum, array) => sum + array.length, 0)
 }
 
 export async function maintain(plane: Plane): Promise<number> {

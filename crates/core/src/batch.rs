@@ -148,7 +148,7 @@ pub(crate) fn search(
     let dims = plane.config().dims as usize;
     if !queries.len().is_multiple_of(dims) {
         let reason = format!(
-            "queries has {} components, which is no multiple of the plane's dims, {dims}",
+            "vectors has {} components, which is no multiple of the plane's dims, {dims}",
             queries.len()
         );
         return Err(Error::InvalidBatch { reason });

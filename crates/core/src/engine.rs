@@ -55,11 +55,7 @@ pub struct Engine {
     intents: ArrayQueue<u32>,
     identity: Identity,
     opened_clean: AtomicBool,
-    on_release: Mutex<Vec<Release>>,
 }
-
-/// What runs when the last handle of a file is gone.
-pub type Release = Box<dyn FnOnce() + Send>;
 
 /// A pinned session; gives both back when dropped.
 pub struct Pinned<'a> {
@@ -153,18 +149,12 @@ impl Engine {
             intents,
             identity,
             opened_clean: AtomicBool::new(true),
-            on_release: Mutex::new(Vec::new()),
         })
     }
 
     /// Whether no recovery ran when this process opened the plane.
     pub fn opened_clean(&self) -> bool {
         self.opened_clean.load(Ordering::Relaxed)
-    }
-
-    /// Keeps a callback for `release`.
-    pub fn on_release(&self, callback: Release) {
-        lock(&self.on_release).push(callback);
     }
 
     /// Whether something was written since the last flush, here or in another process.
@@ -184,14 +174,6 @@ impl Engine {
             }
             storage.unlock(LOCK_WRITER);
         }
-    }
-
-    /// Gives maps, locks and descriptor back, then runs the callbacks. For whoever holds the last share.
-    pub fn release(self) {
-        self.mark_clean();
-        let callbacks = std::mem::take(&mut *lock(&self.on_release));
-        drop(self);
-        callbacks.into_iter().for_each(|callback| callback());
     }
 
     /// Refuses to work on a file that is not at its path any more.
@@ -338,6 +320,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.mark_clean();
         self.readers.deregister(&self.store);
     }
 }

@@ -72,5 +72,6 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use hits::Hits;
 pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchOptions};
+pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;
 pub use report::{Stats, VerifyReport};

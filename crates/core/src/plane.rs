@@ -25,31 +25,12 @@ const WATERMARK_MAX: u64 = (1 << 53) - 1;
 
 /// A handle on an open plane. Clones share it, as do other handles of this process on the same file; the file is given
 /// back when the last one is dropped.
+#[derive(Clone)]
 pub struct Plane {
-    /// `None` only while being dropped.
-    engine: Option<Arc<Engine>>,
+    engine: Arc<Engine>,
     path: PathBuf,
     read_only: bool,
     lock_timeout: Duration,
-}
-
-impl Clone for Plane {
-    fn clone(&self) -> Self {
-        Plane {
-            engine: self.engine.clone(),
-            path: self.path.clone(),
-            read_only: self.read_only,
-            lock_timeout: self.lock_timeout,
-        }
-    }
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        if let Some(engine) = self.engine.take().and_then(Arc::into_inner) {
-            engine.release();
-        }
-    }
 }
 
 impl Plane {
@@ -64,7 +45,7 @@ impl Plane {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Plane> {
         let engine = registry::open(path, options.read_only, options.lock_timeout)?;
         Ok(Plane {
-            engine: Some(engine),
+            engine,
             path: path.to_path_buf(),
             read_only: options.read_only,
             lock_timeout: options.lock_timeout,
@@ -72,12 +53,17 @@ impl Plane {
     }
 
     fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("present until dropped")
+        &self.engine
     }
 
     /// Starts a write on behalf of this handle.
     pub(crate) fn begin_write(&self) -> Result<crate::turn::TurnGuard<'_>> {
         if self.read_only { Err(Error::ReadOnly) } else { self.engine().begin_write(self.lock_timeout) }
+    }
+
+    /// The same plane with another limit on how long a write waits for another process.
+    pub fn with_lock_timeout(&self, lock_timeout: Duration) -> Plane {
+        Plane { lock_timeout, ..self.clone() }
     }
 
     /// What the plane was made with.
@@ -204,8 +190,8 @@ impl Plane {
 
     /// The nearest live records.
     pub fn search(&self, vector: &[f32], options: &SearchOptions<'_>) -> Result<Hits> {
-        let ef = options.ef.unwrap_or_else(|| (4 * options.k).max(128)).max(options.k);
         check_range("k", options.k, 0, K_MAX)?;
+        let ef = options.ef.unwrap_or_else(|| (4 * options.k).clamp(128, EF_MAX)).max(options.k);
         check_range("ef", ef, 1, EF_MAX)?;
         let engine = self.engine();
         let config = &engine.store.config;
@@ -260,23 +246,40 @@ impl Plane {
 
     /// The id of the live record with this key.
     pub fn id_of(&self, key: &[u8]) -> Result<Option<u32>> {
-        let engine = self.engine();
         self.needs_unique_keys()?;
-        let _pinned = engine.pin()?;
-        let store = &engine.store;
-        Ok(key_index::find(store, KeyHash::new(store, key), |id| {
+        let _pinned = self.engine().pin()?;
+        Ok(self.find(key))
+    }
+
+    /// The id and the vector of the live record with this key; the vector as `vector` gives it.
+    pub fn get(&self, key: &[u8]) -> Result<Option<(u32, Vec<f32>)>> {
+        self.needs_unique_keys()?;
+        // One pin over both steps: the record found is the one whose vector is read.
+        let _pinned = self.engine().pin()?;
+        Ok(self.find(key).and_then(|id| Some((id, self.read_vector(id)?))))
+    }
+
+    /// The caller is pinned.
+    fn find(&self, key: &[u8]) -> Option<u32> {
+        let store = &self.engine().store;
+        key_index::find(store, KeyHash::new(store, key), |id| {
             let live = store.node(id).is_some_and(|node| node.is_live());
             // SAFETY: pinned, and seen live.
             live && unsafe { record::key(store, id) } == Some(key)
-        }))
+        })
     }
 
     /// A live record's vector: the caller's own bits where an f32 copy is kept, else what the codes decode to.
     pub fn vector(&self, id: u32) -> Result<Option<Vec<f32>>> {
-        let engine = self.engine();
-        let _pinned = engine.pin()?;
-        let (store, config) = (&engine.store, &engine.store.config);
-        let Some(node) = store.node(id).filter(|node| node.is_live()) else { return Ok(None) };
+        let _pinned = self.engine().pin()?;
+        let live = self.engine().store.node(id).is_some_and(|node| node.is_live());
+        Ok(if live { self.read_vector(id) } else { None })
+    }
+
+    /// The caller is pinned and has seen the record live since; by now it may be on its way out.
+    fn read_vector(&self, id: u32) -> Option<Vec<f32>> {
+        let (store, config) = (&self.engine().store, &self.engine().store.config);
+        let node = store.node(id)?;
         let mut vector = vec![0.0; config.dims as usize];
         if config.rerank != Rerank::None {
             // SAFETY: pinned, and seen live; the length is the layout's.
@@ -288,7 +291,7 @@ impl Plane {
             let codes = unsafe { std::slice::from_raw_parts(node.codes(), store.layout.code_bytes as usize) };
             codec::decode(config.precision, node.scale(), codes, &mut vector);
         }
-        Ok(Some(vector))
+        Some(vector)
     }
 
     /// A live record's key.
@@ -336,12 +339,7 @@ impl Plane {
         verify::verify(self.engine())
     }
 
-    /// Runs `callback` when the file, its maps and its locks have been given back: after the last handle is dropped.
-    pub fn on_release(&self, callback: Box<dyn FnOnce() + Send>) {
-        self.engine().on_release(callback);
-    }
-
-    /// The traversal codes in use take this many bytes; whether an exact copy is kept beside them.
+    /// Whether `vector` gives the caller's own bits (or their f16 rounding) back.
     pub fn has_exact_vectors(&self) -> bool {
         self.config().precision == Precision::F32 || self.config().rerank != Rerank::None
     }

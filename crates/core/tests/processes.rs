@@ -7,112 +7,16 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Running, argument, expect_done, spawn, wait_until};
+use common::journal::{
+    self, DIMS, FOR_EVER, check_against, check_hits, open_patiently, options, read_logs, vector_of,
+};
 use common::{Rng, by_form, check_verified, open};
-use vecplane_core::{Batch, CreateOptions, Error, OpenOptions, Plane, SearchOptions};
-
-const DIMS: usize = 16;
-/// For children: more work than anybody waits for.
-const FOR_EVER: &str = "1000000000";
-
-fn vector_of(key: &str) -> Vec<f32> {
-    let seed = key.bytes().fold(7u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-    Rng::new(seed).gaussian(DIMS)
-}
-
-fn options() -> CreateOptions {
-    CreateOptions { key_cap: 16, unique_keys: true, ..CreateOptions::new(DIMS as u32) }
-}
-
-fn open_patiently(path: &Path) -> Plane {
-    Plane::open(path, &OpenOptions { lock_timeout: Duration::from_secs(30), ..OpenOptions::default() })
-        .unwrap()
-}
-
-/// Appends a line in one write, which a kill does not tear.
-fn log(file: &mut File, what: char, key: &str) {
-    file.write_all(format!("{what}{key}\n").as_bytes()).unwrap();
-}
-
-/// What a log says of each key.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    /// The insert was under way.
-    Inserting,
-    Live,
-    /// The removal was under way.
-    Removing,
-    Removed,
-}
-
-fn read_log(path: &Path) -> BTreeMap<String, Fate> {
-    let mut fates = BTreeMap::new();
-    for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-        let Some((what, key)) = line.split_at_checked(1) else { continue };
-        let fate = match what {
-            "i" => Fate::Inserting,
-            "I" => Fate::Live,
-            "r" => Fate::Removing,
-            "R" => Fate::Removed,
-            _ => continue,
-        };
-        fates.insert(key.to_string(), fate);
-    }
-    fates
-}
-
-/// Inserts and removes its own records.
-fn write(path: &Path, name: &str, log_path: &Path, count: usize) {
-    let plane = open_patiently(path);
-    let mut file = File::options().append(true).create(true).open(log_path).unwrap();
-    let mut rng = Rng::new(name.bytes().map(u64::from).sum());
-    let mut live: Vec<(String, u32)> = Vec::new();
-    for i in 0..count {
-        if live.len() > 40 && rng.chance(0.4) {
-            let (key, id) = live.swap_remove(rng.below(live.len()));
-            log(&mut file, 'r', &key);
-            assert!(plane.remove(id).unwrap(), "{key} is not under its id {id} any more");
-            log(&mut file, 'R', &key);
-            continue;
-        }
-        let batch = if rng.chance(0.02) { 40 } else { 1 };
-        let keys: Vec<String> = (0..batch).map(|j| format!("{name}:{i}:{j}")).collect();
-        keys.iter().for_each(|key| log(&mut file, 'i', key));
-        let ids = if batch == 1 {
-            vec![plane.insert(&vector_of(&keys[0]), keys[0].as_bytes()).unwrap()]
-        } else {
-            let vectors: Vec<f32> = keys.iter().flat_map(|key| vector_of(key)).collect();
-            let (key_bytes, mut end) = (keys.concat(), 0);
-            let key_ends: Vec<u32> = keys
-                .iter()
-                .map(|key| {
-                    end += key.len() as u32;
-                    end
-                })
-                .collect();
-            let batch = Batch { vectors: &vectors, keys: key_bytes.as_bytes(), key_ends: &key_ends };
-            let outcome = plane.insert_batch(batch, 2, &|_| true).unwrap();
-            assert!(outcome.fault.is_none() && outcome.rejected.is_empty(), "{outcome:?}");
-            outcome.ids
-        };
-        keys.iter().for_each(|key| log(&mut file, 'I', key));
-        live.extend(keys.into_iter().zip(ids));
-        if i % 20 == 0 {
-            let query = vector_of(&live[rng.below(live.len())].0);
-            let hits = plane.search(&query, &SearchOptions::new(10)).unwrap();
-            check_hits(&query, &hits);
-        }
-        if i % 100 == 0 {
-            plane.flush(None).unwrap();
-        }
-    }
-}
+use vecplane_core::{Error, OpenOptions, Plane, SearchOptions};
 
 /// Only inserts: what a plane looks like whose counts always agree.
 fn insert_only(path: &Path) {
@@ -122,25 +26,12 @@ fn insert_only(path: &Path) {
     }
 }
 
-/// Keys tell vectors, so every hit of every process can be checked by anyone.
-fn check_hits(query: &[f32], hits: &vecplane_core::Hits) {
-    for i in 0..hits.len() {
-        let key = String::from_utf8(hits.key(i).to_vec()).expect("a key");
-        let distance = common::true_distance(vecplane_core::Metric::Cosine, query, &vector_of(&key));
-        assert!(
-            (distance - f64::from(hits.distances[i])).abs() < 1e-5,
-            "{key}: {} for {distance}",
-            hits.distances[i]
-        );
-    }
-}
-
 #[test]
 fn child_process() {
     let Some(role) = child::role() else { return };
     let path = PathBuf::from(argument(0));
     match role.as_str() {
-        "write" => write(&path, &argument(1), Path::new(&argument(2)), argument(3).parse().unwrap()),
+        "write" => journal::write_role(journal::ORDINARY, 1),
         "insert only" => insert_only(&path),
         "remove" => assert!(open_patiently(&path).remove(argument(1).parse().unwrap()).unwrap()),
         _ => panic!("no such role: {role}"),
@@ -148,33 +39,7 @@ fn child_process() {
 }
 
 fn writer(dir: &Path, name: &str, count: &str) -> Running {
-    let (plane, log) = (dir.join("plane"), dir.join(format!("{name}.log")));
-    let arguments = [plane.to_str().unwrap(), name, log.to_str().unwrap(), count];
-    spawn("write", &arguments, &dir.join(format!("{name}.out")))
-}
-
-/// Everything that the logs call live is there, everything removed is not, and nobody else is.
-fn check_against_logs(plane: &Plane, logs: &[PathBuf]) -> usize {
-    check_verified(plane);
-    let mut known = 0;
-    for (key, fate) in logs.iter().flat_map(|path| read_log(path)) {
-        let id = plane.id_of(key.as_bytes()).unwrap();
-        match fate {
-            Fate::Live => assert!(id.is_some(), "lost: {key}"),
-            Fate::Removed => assert!(id.is_none(), "ghost: {key}"),
-            Fate::Inserting | Fate::Removing => {}
-        }
-        if let Some(id) = id {
-            known += 1;
-            assert_eq!(plane.key(id).unwrap().as_deref(), Some(key.as_bytes()));
-            assert_eq!(plane.vector(id).unwrap().unwrap(), vector_of(&key), "vector of {key}");
-            let hits = plane.search(&vector_of(&key), &SearchOptions::new(10)).unwrap();
-            check_hits(&vector_of(&key), &hits);
-            assert!(hits.ids.contains(&id), "{key} does not find itself");
-        }
-    }
-    assert_eq!(plane.count().unwrap(), known as u64, "records that no log knows of");
-    known
+    journal::writer("write", dir, name, count)
 }
 
 #[test]
@@ -202,10 +67,10 @@ fn two_processes_write_in_turn_and_nothing_is_lost() {
     }
     assert!(seen > 100, "a searcher saw {seen} records at most");
     let logs = names.map(|name| dir.path().join(format!("{name}.log")));
-    let live = check_against_logs(&plane, &logs);
+    let live = check_against(&plane, &read_logs(&logs));
     println!("{live} records");
     drop(plane);
-    check_against_logs(&open(&path), &logs);
+    check_against(&open(&path), &read_logs(&logs));
 }
 
 #[test]
@@ -237,12 +102,12 @@ fn a_writer_killed_in_the_middle_holds_nobody_up_and_loses_nothing() {
     }
     steady.kill();
     let plane = open_patiently(&path);
-    check_against_logs(&plane, &logs);
+    check_against(&plane, &read_logs(&logs));
     // And the plane takes writes as before.
     let id = plane.insert(&vector_of("last"), b"last").unwrap();
     assert!(plane.remove(id).unwrap());
     plane.flush(None).unwrap();
-    check_against_logs(&plane, &logs);
+    check_against(&plane, &read_logs(&logs));
 }
 
 #[test]

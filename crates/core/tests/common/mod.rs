@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod image;
+pub mod journal;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

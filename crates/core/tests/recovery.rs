@@ -1,0 +1,443 @@
+//! What is left after a crash: of the machine, of a process, of a recovery.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::child::{self, argument, expect_done, spawn, wait_until};
+use common::journal::{self, FOR_EVER, check_against, options, read_logs, vector_of};
+use common::{Rng, bits, by_form, check_verified, image, open};
+use vecplane_core::{Batch, CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
+
+#[test]
+fn child_process() {
+    let Some(role) = child::role() else { return };
+    match role.as_str() {
+        "write" => journal::write_role(journal::ORDINARY, 3),
+        "open" => {
+            std::fs::write(argument(1), b"opening").unwrap();
+            drop(open(Path::new(&argument(0))));
+        }
+        "open and check" => {
+            while !Path::new(&argument(1)).exists() {
+                std::hint::spin_loop();
+            }
+            check_numbered(&open(Path::new(&argument(0))), argument(2).parse().unwrap());
+        }
+        _ => panic!("no such role: {role}"),
+    }
+}
+
+/// A closed and flushed plane with the records 0 to `count - 1`.
+fn numbered(path: &Path, count: usize) {
+    let plane = Plane::create(path, &CreateOptions { ef_construction: 40, ..options() }).unwrap();
+    let keys: Vec<String> = (0..count).map(|i| i.to_string()).collect();
+    let vectors: Vec<f32> = keys.iter().flat_map(|key| vector_of(key)).collect();
+    let mut key_ends = Vec::new();
+    keys.iter().for_each(|key| key_ends.push(key_ends.last().unwrap_or(&0) + key.len() as u32));
+    let batch = Batch { vectors: &vectors, keys: keys.concat().as_bytes(), key_ends: &key_ends };
+    assert!(plane.insert_batch(batch, 2, &|_| true).unwrap().fault.is_none());
+    plane.flush(None).unwrap();
+}
+
+/// First what a caller would do at once; then everything.
+fn check_numbered(plane: &Plane, count: usize) {
+    let hits = plane.search(&vector_of("query"), &SearchOptions::new(100)).unwrap();
+    assert_eq!(hits.len(), 100, "hits of the first search");
+    assert_eq!(plane.count().unwrap(), count as u64);
+    for i in 0..count {
+        let key = i.to_string();
+        let id = plane.id_of(key.as_bytes()).unwrap().unwrap_or_else(|| panic!("lost: {key}"));
+        assert_eq!(plane.vector(id).unwrap().unwrap(), vector_of(&key), "vector of {key}");
+    }
+    check_verified(plane);
+}
+
+#[test]
+fn a_machine_crash_is_recovered_from_once() {
+    let mut rng = Rng::for_test("a_machine_crash_is_recovered_from_once");
+    let dir = image::memory_dir();
+    let path = dir.path().join("plane");
+    for (precision, rerank, unique_keys) in [
+        (Precision::Int8, Rerank::F32, true),
+        (Precision::Int16, Rerank::F16, true),
+        (Precision::F32, Rerank::None, false),
+        (Precision::F16, Rerank::None, false),
+    ] {
+        let options = CreateOptions {
+            precision,
+            rerank,
+            key_cap: 8,
+            unique_keys,
+            overwrite: true,
+            ..CreateOptions::new(20)
+        };
+        let mut model = common::Model::new(&options);
+        let plane = Plane::create(&path, &options).unwrap();
+        for i in 0..600 {
+            if i % 3 == 2 {
+                let id = model.some_id(&mut rng).unwrap();
+                assert!(plane.remove(id).unwrap());
+                model.records.remove(&id);
+                continue;
+            }
+            let (vector, long) = (rng.vector(20), rng.chance(0.1));
+            let key = if long { format!("{i}{}", "x".repeat(rng.below(500))) } else { i.to_string() };
+            let id = plane.insert(&vector, key.as_bytes()).unwrap();
+            model.add(id, &vector, key.as_bytes());
+        }
+        plane.flush(Some(11)).unwrap();
+        drop(plane);
+        image::crash_machine(&path);
+        let refused = Plane::open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() });
+        assert!(matches!(refused, Err(Error::NeedsRecovery { .. })), "{:?}", refused.err());
+        let plane = open(&path);
+        assert!(!plane.opened_clean());
+        assert_eq!(plane.watermark().unwrap(), 11);
+        model.check_plane(&plane);
+        assert!(model.self_recall(&plane, &mut rng, 100) > 0.97);
+        for i in 0..100 {
+            let vector = rng.vector(20);
+            let key = format!("new {i}");
+            let id = plane.insert(&vector, key.as_bytes()).unwrap();
+            model.add(id, &vector, key.as_bytes());
+        }
+        model.check_plane(&plane);
+        drop(plane);
+        let plane = open(&path);
+        assert!(plane.opened_clean(), "one recovery is enough");
+        model.check_plane(&plane);
+    }
+}
+
+/// Nothing was written since the last flush: there is nothing to recover, wherever the file is taken.
+#[test]
+fn a_copy_of_a_closed_plane_opens_clean_and_read_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("plane"), dir.path().join("copy"));
+    numbered(&path, 200);
+    std::fs::copy(&path, &copy).unwrap();
+    image::crash_machine(&copy);
+    let plane = Plane::open(&copy, &OpenOptions { read_only: true, ..OpenOptions::default() });
+    let plane = plane.unwrap_or_else(|e| panic!("a copy of a closed plane: {e}"));
+    assert!(plane.opened_clean());
+    check_numbered(&plane, 200);
+}
+
+#[test]
+fn a_recovery_that_is_killed_is_done_again() {
+    let mut rng = Rng::for_test("a_recovery_that_is_killed_is_done_again");
+    let dir = image::memory_dir();
+    let (good, path) = (dir.path().join("good"), dir.path().join("plane"));
+    let count = by_form(4000, 20_000);
+    numbered(&good, count);
+    image::crash_machine(&good);
+    let bytes = std::fs::read(&good).unwrap();
+    // How long a recovery takes here, to die somewhere in it.
+    std::fs::write(&path, &bytes).unwrap();
+    let started = Instant::now();
+    assert!(!open(&path).opened_clean());
+    let recovery = started.elapsed();
+    println!("{count} records are recovered in {recovery:?}");
+    for round in 0..by_form(25, 300) {
+        let (path, mark, out) =
+            (dir.path().join(format!("plane{round}")), dir.path().join("mark"), dir.path().join("out"));
+        std::fs::write(&path, &bytes).unwrap();
+        let _ = std::fs::remove_file(&mark);
+        let child = spawn("open", &[path.to_str().unwrap(), mark.to_str().unwrap()], &out);
+        wait_until("the child to open the plane", Duration::from_secs(10), || mark.exists());
+        std::thread::sleep(recovery.mul_f64(rng.unit()));
+        child.kill();
+        check_numbered(&open(&path), count);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn whoever_opens_a_crashed_plane_finds_it_whole() {
+    let dir = image::memory_dir();
+    let good = dir.path().join("good");
+    let count = by_form(4000, 20_000);
+    numbered(&good, count);
+    image::crash_machine(&good);
+    for round in 0..by_form(4, 50) {
+        let path = dir.path().join(format!("threads{round}"));
+        std::fs::copy(&good, &path).unwrap();
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    check_numbered(&open(&path), count);
+                });
+            }
+        });
+        let (path, go) =
+            (dir.path().join(format!("processes{round}")), dir.path().join(format!("go{round}")));
+        std::fs::copy(&good, &path).unwrap();
+        let out = |i: usize| dir.path().join(format!("out{i}"));
+        let arguments = [path.to_str().unwrap(), go.to_str().unwrap(), &count.to_string()];
+        let children: Vec<_> = (0..3).map(|i| spawn("open and check", &arguments, &out(i))).collect();
+        std::thread::sleep(Duration::from_millis(30));
+        std::fs::write(&go, b"").unwrap();
+        for (i, child) in children.into_iter().enumerate() {
+            expect_done(child, Duration::from_secs(60), &out(i));
+        }
+    }
+}
+
+#[test]
+fn everything_acknowledged_outlives_a_killed_process() {
+    let mut rng = Rng::for_test("everything_acknowledged_outlives_a_killed_process");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plane");
+    drop(Plane::create(&path, &options()).unwrap());
+    let mut logs = Vec::<PathBuf>::new();
+    for round in 0..by_form(10, 200) {
+        let name = format!("w{round}");
+        let child = journal::writer("write", dir.path(), &name, FOR_EVER);
+        logs.push(dir.path().join(format!("{name}.log")));
+        wait_until("the first record", Duration::from_secs(20), || logs[round].exists());
+        std::thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
+        child.kill();
+        let started = Instant::now();
+        let plane = open(&path);
+        let opened = started.elapsed();
+        assert!(opened < Duration::from_secs(1), "opening took {opened:?}");
+        let live = check_against(&plane, &read_logs(&logs));
+        let id = plane.insert(&vector_of("after"), b"after").unwrap();
+        assert!(plane.remove(id).unwrap());
+        println!("round {round}: {live} records, opened in {opened:?}");
+    }
+}
+
+/// What a power cut may leave, and what must be found in it.
+#[derive(Clone, Default)]
+struct Expected {
+    /// By key: at the last completed flush.
+    flushed: BTreeMap<Vec<u8>, Vec<f32>>,
+    /// By key: inserted since, perhaps under a key that was in use before.
+    since: BTreeMap<Vec<u8>, Vec<Vec<f32>>>,
+    removed_since: BTreeSet<Vec<u8>>,
+}
+
+impl Expected {
+    fn check(&self, plane: &Plane) {
+        check_verified(plane);
+        for (key, vector) in &self.flushed {
+            let id = plane.id_of(key).unwrap();
+            if !self.removed_since.contains(key) {
+                let id = id.unwrap_or_else(|| panic!("lost: {:?} was flushed", String::from_utf8_lossy(key)));
+                assert_eq!(bits(&plane.vector(id).unwrap().unwrap()), bits(vector));
+            }
+        }
+        for id in 0..plane.id_high_water().unwrap() {
+            let (Some(key), Some(vector)) = (plane.key(id).unwrap(), plane.vector(id).unwrap()) else {
+                continue;
+            };
+            let since = self.since.get(&key).into_iter().flatten();
+            let mut known = self.flushed.get(&key).into_iter().chain(since);
+            let name = String::from_utf8_lossy(&key);
+            assert!(
+                known.any(|one| bits(one) == bits(&vector)),
+                "ghost: {name:?} with a vector that it never had"
+            );
+        }
+        let k = 20.min(plane.count().unwrap() as usize);
+        let query =
+            self.flushed.values().next().cloned().unwrap_or_else(|| vec![1.0; plane.config().dims as usize]);
+        assert_eq!(plane.search(&query, &SearchOptions::new(20)).unwrap().len(), k, "hits");
+    }
+}
+
+/// A plane whose machine loses its power, again and again.
+struct PowerCuts {
+    plane: Plane,
+    path: PathBuf,
+    image_path: PathBuf,
+    rng: Rng,
+    live: BTreeMap<Vec<u8>, (u32, Vec<f32>)>,
+    expected: Expected,
+    next_key: usize,
+    images: usize,
+    _dir: tempfile::TempDir,
+}
+
+impl PowerCuts {
+    fn new(mut rng: Rng) -> Self {
+        let dir = image::memory_dir();
+        let path = dir.path().join("plane");
+        let (m, layer0_cap) = *rng.pick(&[(16, 32), (16, 32), (8, 16)]);
+        let options = CreateOptions {
+            precision: *rng.pick(&[Precision::Int8, Precision::Int8, Precision::Int16, Precision::F32]),
+            m,
+            layer0_cap,
+            key_cap: *rng.pick(&[1, 16]),
+            unique_keys: true,
+            ..CreateOptions::new(*rng.pick(&[3, 16, 100, 500]))
+        };
+        println!("{options:?}");
+        let plane = Plane::create(&path, &options).unwrap();
+        PowerCuts {
+            plane,
+            image_path: dir.path().join("image"),
+            path,
+            rng,
+            live: BTreeMap::new(),
+            expected: Expected::default(),
+            next_key: 0,
+            images: 0,
+            _dir: dir,
+        }
+    }
+
+    fn insert(&mut self) {
+        let dims = self.plane.config().dims as usize;
+        let vector = self.rng.gaussian(dims);
+        self.next_key += 1;
+        let mut key = format!("k{}", self.next_key).into_bytes();
+        // A key that was removed, perhaps since the last flush; or one that goes to the heap.
+        if let Some(gone) = self.expected.removed_since.iter().find(|key| !self.live.contains_key(*key))
+            && self.rng.chance(0.2)
+        {
+            key = gone.clone();
+        } else if self.rng.chance(0.15) {
+            key.extend(std::iter::repeat_n(b'x', self.rng.range(60..=700)));
+        }
+        self.expected.since.entry(key.clone()).or_default().push(vector.clone());
+        let id = self.plane.insert(&vector, &key).unwrap();
+        self.live.insert(key, (id, vector));
+    }
+
+    fn remove(&mut self) {
+        let at = self.rng.below(self.live.len().max(1));
+        let Some((key, (id, _))) =
+            self.live.iter().nth(at).map(|(key, record)| (key.clone(), record.clone()))
+        else {
+            return;
+        };
+        self.expected.removed_since.insert(key.clone());
+        assert!(self.plane.remove(id).unwrap());
+        self.live.remove(&key);
+    }
+
+    /// Works for a while, with copies of the file taken at random moments.
+    fn work(&mut self, removals: f64) -> Vec<Vec<u8>> {
+        let path = self.path.clone();
+        let (done, mut timing) = (AtomicBool::new(false), self.rng.fork());
+        let mut copies = std::thread::scope(|scope| {
+            let copier = scope.spawn(|| {
+                let mut copies = Vec::new();
+                while !done.load(Ordering::SeqCst) && copies.len() < 8 {
+                    std::thread::sleep(Duration::from_micros(timing.below(1500) as u64));
+                    copies.push(image::read(&path));
+                }
+                copies
+            });
+            for _ in 0..self.rng.range(5..=120) {
+                if self.rng.chance(removals) { self.remove() } else { self.insert() }
+            }
+            done.store(true, Ordering::SeqCst);
+            copier.join().unwrap()
+        });
+        copies.push(image::read(&self.path));
+        copies
+    }
+
+    /// Opens an image as another boot finds it. Sometimes the power goes again while it recovers.
+    fn check_image(&mut self, mut bytes: Vec<u8>, expected: &Expected) {
+        self.images += 1;
+        image::set_other_boot(&mut bytes);
+        let _ = std::fs::remove_file(&self.image_path);
+        std::fs::write(&self.image_path, &bytes).unwrap();
+        if self.rng.chance(0.2) {
+            let done = AtomicBool::new(false);
+            let copies = std::thread::scope(|scope| {
+                let recovery = scope.spawn(|| {
+                    drop(open(&self.image_path));
+                    done.store(true, Ordering::SeqCst);
+                });
+                let mut copies = Vec::new();
+                while !done.load(Ordering::SeqCst) && copies.len() < 50 && !recovery.is_finished() {
+                    copies.push(image::read(&self.image_path));
+                }
+                recovery.join().unwrap();
+                copies
+            });
+            let later: Vec<&[u8]> =
+                copies.iter().map(Vec::as_slice).filter(|_| self.rng.chance(0.5)).collect();
+            let mut again = image::power_cut(&mut self.rng, &bytes, &later);
+            image::set_other_boot(&mut again);
+            std::fs::remove_file(&self.image_path).unwrap();
+            std::fs::write(&self.image_path, &again).unwrap();
+        }
+        let plane = open(&self.image_path);
+        assert!(!plane.opened_clean());
+        expected.check(&plane);
+        // It works as any other.
+        let dims = plane.config().dims as usize;
+        let ids: Vec<u32> = (0..10)
+            .map(|i| plane.insert(&self.rng.gaussian(dims), format!("after {i}").as_bytes()).unwrap())
+            .collect();
+        ids.iter().for_each(|id| assert!(plane.remove(*id).unwrap()));
+        plane.flush(None).unwrap();
+        expected.check(&plane);
+        drop(plane);
+        let plane = open(&self.image_path);
+        assert!(plane.opened_clean());
+        expected.check(&plane);
+    }
+
+    /// From one completed flush to the next.
+    fn segment(&mut self, synced: &[u8], images: usize) -> Vec<u8> {
+        let removals = *self.rng.pick(&[0.05, 0.3, 0.55, 0.9]);
+        let copies = self.work(removals);
+        // Everything is right before any crash.
+        check_verified(&self.plane);
+        let expected = self.expected.clone();
+        for _ in 0..images {
+            let mut later: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
+            later.truncate(self.rng.range(1..=copies.len()));
+            let mut bytes = image::power_cut(&mut self.rng, synced, &later);
+            // The mark of a writer is on the disk before anything else is.
+            let mark = image::DIRTY..image::FILE_ID + 16;
+            bytes[mark.clone()].copy_from_slice(&copies[copies.len() - 1][mark]);
+            self.check_image(bytes, &expected);
+        }
+        let before = image::read(&self.path);
+        self.plane.flush(None).unwrap();
+        let flushed = self.live.iter().map(|(key, (_, vector))| (key.clone(), vector.clone())).collect();
+        self.expected = Expected { flushed, ..Expected::default() };
+        let after = image::read(&self.path);
+        // Between the two syncs of a flush: all data is there, the superblock is half written.
+        let mut bytes = before;
+        for sector in (0..2 * image::SUPERBLOCK_BYTES).step_by(image::SECTOR).filter(|_| self.rng.chance(0.5))
+        {
+            bytes[sector..sector + image::SECTOR].copy_from_slice(&after[sector..sector + image::SECTOR]);
+        }
+        let expected = self.expected.clone();
+        self.check_image(bytes, &expected);
+        after
+    }
+}
+
+#[test]
+fn a_power_cut_takes_nothing_that_was_flushed() {
+    let mut rng = Rng::for_test("a_power_cut_takes_nothing_that_was_flushed");
+    let (wanted, mut images) = (by_form(200, 5000), 0);
+    while images < wanted {
+        let mut run = PowerCuts::new(rng.fork());
+        let mut synced = image::read(&run.path);
+        for _ in 0..5 {
+            synced = run.segment(&synced, 4);
+        }
+        images += run.images;
+    }
+    println!("{images} images");
+}
