@@ -28,6 +28,9 @@ const PRECISIONS: [(&str, core::Precision); 4] = [
 const RERANKS: [(&str, core::Rerank); 3] =
     [("none", core::Rerank::None), ("f16", core::Rerank::F16), ("f32", core::Rerank::F32)];
 
+/// How long a synchronous write waits for another process.
+const SYNC_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// Takes the class that engine errors are made with.
 #[napi]
 pub fn set_plane_error(env: Env, plane_error: Any) -> napi::Result<()> {
@@ -205,8 +208,7 @@ impl NativePlane {
 
     #[napi]
     pub fn get(&self, env: Env, key: Key) -> napi::Result<Option<Returned>> {
-        let get = |plane: &Plane| plane.id_of(&key.0)?.map_or(Ok(None), |id| plane.vector(id));
-        vector(env.raw(), self.read(env, get)?)
+        vector(env.raw(), self.read(env, |plane| Ok(plane.get(&key.0)?.map(|(_, vector)| vector)))?)
     }
 
     #[napi]
@@ -355,7 +357,9 @@ impl NativePlane {
 
     fn write<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
         let shared = self.shared(env)?;
-        guarded(|| Ok(call(shared.writing())?)).map_err(|failure| failure.raise(env.raw()))
+        // The event loop stands still meanwhile, so another process's turn is waited for only briefly.
+        let plane = shared.writing().with_lock_timeout_at_most(SYNC_LOCK_TIMEOUT);
+        guarded(|| Ok(call(&plane)?)).map_err(|failure| failure.raise(env.raw()))
     }
 }
 

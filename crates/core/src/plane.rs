@@ -61,9 +61,9 @@ impl Plane {
         if self.read_only { Err(Error::ReadOnly) } else { self.engine().begin_write(self.lock_timeout) }
     }
 
-    /// The same plane with another limit on how long a write waits for another process.
-    pub fn with_lock_timeout(&self, lock_timeout: Duration) -> Plane {
-        Plane { lock_timeout, ..self.clone() }
+    /// The same plane, whose writes wait for another process no longer than `most`.
+    pub fn with_lock_timeout_at_most(&self, most: Duration) -> Plane {
+        Plane { lock_timeout: self.lock_timeout.min(most), ..self.clone() }
     }
 
     /// What the plane was made with.

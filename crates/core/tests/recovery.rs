@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::child::{self, argument, expect_done, spawn, wait_until};
 use common::journal::{self, FOR_EVER, check_against, options, read_logs, vector_of};
 use common::{Rng, bits, by_form, check_verified, image, open};
-use vecplane_core::{Batch, CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
+use vecplane_core::{CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
 
 #[test]
 fn child_process() {
@@ -38,11 +38,7 @@ fn child_process() {
 fn numbered(path: &Path, count: usize) {
     let plane = Plane::create(path, &CreateOptions { ef_construction: 40, ..options() }).unwrap();
     let keys: Vec<String> = (0..count).map(|i| i.to_string()).collect();
-    let vectors: Vec<f32> = keys.iter().flat_map(|key| vector_of(key)).collect();
-    let mut key_ends = Vec::new();
-    keys.iter().for_each(|key| key_ends.push(key_ends.last().unwrap_or(&0) + key.len() as u32));
-    let batch = Batch { vectors: &vectors, keys: keys.concat().as_bytes(), key_ends: &key_ends };
-    assert!(plane.insert_batch(batch, 2, &|_| true).unwrap().fault.is_none());
+    journal::insert_batch(&plane, &keys);
     plane.flush(None).unwrap();
 }
 

@@ -1,10 +1,8 @@
 //! Files as a crash leaves them: copies whose identity words are changed, and mixtures of old and new sectors.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Rng;
 
@@ -47,27 +45,20 @@ pub fn write_as_killed(path: &Path, bytes: &[u8]) {
     file.write_all_at(&id, FILE_ID as u64).unwrap();
 }
 
-/// Reads a file that others may be writing, word by word through the page cache that their maps share: aligned words
-/// are never torn, everything else may be.
+/// Reads a file that others may be writing, through the page cache that their maps share. Not through a map of its own:
+/// a recovery may cut the file off meanwhile.
 pub fn read(path: &Path) -> Vec<u8> {
     let file = File::open(path).unwrap();
-    let bytes = file.metadata().unwrap().len() as usize;
-    if bytes == 0 {
-        return Vec::new();
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        match file.read_at(&mut bytes[at..], at as u64).unwrap() {
+            0 => break,
+            n => at += n,
+        }
     }
-    let map = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    assert!(map != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-    let words = unsafe { std::slice::from_raw_parts(map.cast::<AtomicU64>(), bytes / 8) };
-    let mut copy: Vec<u8> =
-        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-    let rest = bytes % 8;
-    let mut last = vec![0; rest];
-    file.read_exact_at(&mut last, (bytes - rest) as u64).unwrap();
-    copy.extend(last);
-    unsafe { libc::munmap(map, bytes) };
-    copy
+    bytes.truncate(at);
+    bytes
 }
 
 /// What a power cut may leave: the last synced bytes, with any subset of sectors from later moments.

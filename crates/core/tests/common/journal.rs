@@ -117,11 +117,13 @@ pub fn write(plane: &Plane, name: &str, file: &File, count: usize, habits: Habit
     }
 }
 
-fn insert_batch(plane: &Plane, keys: &[String]) -> Vec<u32> {
+/// Inserts the records of these keys, all of which must land.
+pub fn insert_batch(plane: &Plane, keys: &[String]) -> Vec<u32> {
+    let key_bytes = keys.concat();
     let vectors: Vec<f32> = keys.iter().flat_map(|key| vector_of(key)).collect();
     let mut key_ends = Vec::new();
     keys.iter().for_each(|key| key_ends.push(key_ends.last().unwrap_or(&0) + key.len() as u32));
-    let batch = Batch { vectors: &vectors, keys: keys.concat().as_bytes(), key_ends: &key_ends };
+    let batch = Batch { vectors: &vectors, keys: key_bytes.as_bytes(), key_ends: &key_ends };
     let outcome = plane.insert_batch(batch, 2, &|_| true).unwrap();
     assert!(outcome.fault.is_none() && outcome.rejected.is_empty(), "{outcome:?}");
     outcome.ids
