@@ -134,6 +134,17 @@ export interface OpenOptions {
   lockTimeout?: number
 }
 
+/** How `openAsync` opens an existing plane. */
+export interface OpenAsyncOptions extends OpenOptions {
+  /**
+   * Called about ten times a second while a recovery looks through the file, with slots looked at and slots in all, and
+   * once at the end. What it throws ends the call, which rejects with it.
+   */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`; the file is as it was. */
+  signal?: AbortSignal
+}
+
 /** What a query asks for. */
 export interface SearchOptions {
   /** Hits wanted, 0 to 1,048,576. Fewer matches give a shorter answer, never an error. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
@@ -339,6 +350,12 @@ export class Plane {
    * (`readOnly` only), and the operating system's codes (`ENOENT`, `EACCES`, `EISDIR`, ...).
    */
   static open(path: string | URL, options?: OpenOptions): Plane
+
+  /**
+   * As `open`, off the event loop: after a crash of the machine, opening takes a scan of the whole file, up to some
+   * seconds per million records. Rejects as `open` throws, and with `ABORT_ERR`.
+   */
+  static openAsync(path: string | URL, options?: OpenAsyncOptions): Promise<Plane>
 
   /** Path of the file. */
   readonly path: string

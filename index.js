@@ -48,6 +48,7 @@ class SearchHits {
 const CREATE_OPTIONS = ['dims', 'metric', 'precision', 'rerank', 'M', 'layer0Cap', 'efConstruction', 'keyCap',
   'uniqueKeys', 'maxNodes', 'keyArenaBytesPerNode', 'overwrite', 'lockTimeout']
 const OPEN_OPTIONS = ['readOnly', 'lockTimeout']
+const OPEN_ASYNC_OPTIONS = [...OPEN_OPTIONS, 'onProgress', 'signal']
 const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
 const EXACT_OPTIONS = ['k', 'filter']
 const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
@@ -80,6 +81,12 @@ class Plane {
 
   static open(path, options) {
     return new Plane(binding.NativePlane.open(fileOf(path), { ...known(OPEN_OPTIONS, options) }))
+  }
+
+  static async openAsync(path, options) {
+    const { onProgress, signal, ...rest } = known(OPEN_ASYNC_OPTIONS, options)
+    const start = (control) => binding.NativePlane.openAsync(fileOf(path), rest, control)
+    return new Plane(await followed(start, signal, onProgress))
   }
 
   get path() { return this.#info.path }
@@ -229,7 +236,7 @@ async function followed(start, signal, onProgress, total) {
   let failed
   const report = () => {
     try {
-      onProgress(control.done, total())
+      onProgress(control.done, total?.() ?? control.total)
     } catch (error) {
       failed ??= { error }
       abort()

@@ -58,6 +58,11 @@ impl NativeControl {
     pub fn done(&self) -> f64 {
         self.0.done() as f64
     }
+
+    #[napi(getter)]
+    pub fn total(&self) -> f64 {
+        self.0.total() as f64
+    }
 }
 
 /// An open plane; empty once closed.
@@ -74,6 +79,23 @@ impl NativePlane {
     #[napi(factory)]
     pub fn open(env: Env, path: FilePath, options: Any) -> napi::Result<NativePlane> {
         opened(env, || Ok(Plane::open(&path.0, &open_options(options.0)?)?))
+    }
+
+    #[napi]
+    pub fn open_async(
+        env: Env,
+        path: FilePath,
+        options: Any,
+        control: &NativeControl,
+    ) -> napi::Result<Returned> {
+        let options = open_options(options.0).map_err(|failure| failure.raise(env.raw()))?;
+        let control = Arc::clone(&control.0);
+        let open = move || {
+            control.check()?;
+            Ok(Plane::open_with_progress(&path.0, &options, &|done, total| control.advance_of(done, total))?)
+        };
+        let convert = |env, plane| to_js(env, NativePlane(RefCell::new(Some(Shared::new(plane)))));
+        on_thread(&env, None, open, convert)
     }
 
     #[napi]

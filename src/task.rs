@@ -103,6 +103,7 @@ impl Drop for Shared {
 pub struct Control {
     aborted: AtomicBool,
     done: AtomicUsize,
+    total: AtomicUsize,
 }
 
 impl Control {
@@ -114,6 +115,17 @@ impl Control {
     /// How many records are done.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// How many there are, where the call itself finds out.
+    pub fn total(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// As `advance`, for a call that has found out how much there is to do.
+    pub fn advance_of(&self, done: u64, total: u64) -> bool {
+        self.total.store(total as usize, Ordering::Relaxed);
+        self.advance(done as usize)
     }
 
     /// Notes progress and tells whether to go on.

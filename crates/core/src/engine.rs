@@ -17,7 +17,7 @@ use crate::file::store::Store;
 use crate::graph::links::LinkLocks;
 use crate::graph::{Graph, Scratch};
 use crate::key_index::ShardLocks;
-use crate::recover;
+use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
 use crate::turn::{Turn, TurnGuard};
 
@@ -301,8 +301,9 @@ impl Engine {
     }
 
     /// Recovers what the last writers left, if they left anything, and says whether something had to be done.
-    pub fn recover_if_needed(&self, timeout: Duration) -> Result<()> {
-        let recovered = recover::at_open(self, &self.identity, &lock(&self.committed).superblock, timeout)?;
+    pub fn recover_if_needed(&self, timeout: Duration, progress: &Progress<'_>) -> Result<()> {
+        let superblock = lock(&self.committed).superblock.clone();
+        let recovered = recover::at_open(self, &self.identity, &superblock, timeout, progress)?;
         self.opened_clean.store(!recovered, Ordering::Relaxed);
         Ok(())
     }

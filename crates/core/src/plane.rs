@@ -16,6 +16,7 @@ use crate::hits::Hits;
 use crate::key_index::{self, KeyHash};
 use crate::options::{CreateOptions, EF_MAX, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 use crate::record::{self, NewVector};
+use crate::recover::Progress;
 use crate::registry;
 use crate::report::{Stats, VerifyReport};
 use crate::verify;
@@ -43,7 +44,13 @@ impl Plane {
 
     /// Opens an existing plane. Recovers it first if the machine stopped while it was being written.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Plane> {
-        let engine = registry::open(path, options.read_only, options.lock_timeout)?;
+        Self::open_with_progress(path, options, &|_, _| true)
+    }
+
+    /// `open`, with `progress(done, total)` called now and then while a recovery looks through the slots of the file.
+    /// When it returns false, opening ends with `Error::Aborted` and the file is as it was.
+    pub fn open_with_progress(path: &Path, options: &OpenOptions, progress: &Progress<'_>) -> Result<Plane> {
+        let engine = registry::open(path, options.read_only, options.lock_timeout, progress)?;
         Ok(Plane {
             engine,
             path: path.to_path_buf(),

@@ -26,12 +26,16 @@ use crate::options::KEY_BYTES_MAX;
 use crate::record;
 use crate::storage::LOCK_RECOVERY;
 
+/// Told how far a recovery has come, in slots looked at and in all; false ends it.
+pub type Progress<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;
+
 /// Recovers if need be when a process opens the plane; tells whether it had to.
 pub fn at_open(
     engine: &Engine,
     identity: &Identity,
     superblock: &Superblock,
     timeout: Duration,
+    progress: &Progress<'_>,
 ) -> Result<bool> {
     let store = &engine.store;
     let damaged = || needs_scan(store, identity, superblock);
@@ -59,7 +63,7 @@ pub fn at_open(
         std::thread::sleep(Duration::from_millis(5));
     }
     let result = match damaged() {
-        Ok(true) => scan(engine, identity, superblock).map(|()| true),
+        Ok(true) => scan(engine, identity, superblock, progress).map(|()| true),
         other => other,
     };
     store.storage().unlock(LOCK_RECOVERY);
@@ -207,7 +211,12 @@ fn finish_replacement(engine: &Engine, id: u32, old_id: u32) -> Result<()> {
 }
 
 /// Rebuilds everything from the records that a checksum confirms (D3). The caller holds the recovery lock.
-fn scan(engine: &Engine, identity: &Identity, superblock: &Superblock) -> Result<()> {
+fn scan(
+    engine: &Engine,
+    identity: &Identity,
+    superblock: &Superblock,
+    progress: &Progress<'_>,
+) -> Result<()> {
     let store = &engine.store;
     let shared = store.shared();
     let committed = superblock.commit.extent_count;
@@ -220,14 +229,16 @@ fn scan(engine: &Engine, identity: &Identity, superblock: &Superblock) -> Result
         store.refresh()?;
         return Err(Error::Corrupt { what: "the extent table ends before the last commit's", offset: 0 });
     }
-    identity.write(shared);
-    shared.dirty.store(1, Ordering::SeqCst);
     shared.extent_count.store(usable, Ordering::Release);
     store.refresh()?;
+    let records = find_records(store, progress)?;
+    // Until the end of this, whoever dies leaves a file that matches no boot, so that the next one scans again.
+    shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+    shared.dirty.store(1, Ordering::SeqCst);
+    store.storage().sync()?;
     // Bytes past the last usable extent would come back in a later one and look like records.
     store.storage().truncate(store.file_end())?;
 
-    let records = find_records(store);
     reset_words(store, superblock, &records);
     let mut records = rebuild_heap(store, records)?;
     if store.config.unique_keys {
@@ -237,7 +248,7 @@ fn scan(engine: &Engine, identity: &Identity, superblock: &Superblock) -> Result
     relink(engine, &records)?;
     shared.count.store(records.len() as i64, Ordering::Relaxed);
     store.storage().sync()?;
-    // Only now: until everything is in place, a crash must find the reason to scan again.
+    identity.write(shared);
     shared.flags.fetch_and(!FLAG_SYNC_FAILED, Ordering::SeqCst);
     Ok(())
 }
@@ -249,17 +260,20 @@ struct Found {
     level: u8,
 }
 
-fn find_records(store: &Store) -> Vec<Found> {
+fn find_records(store: &Store, progress: &Progress<'_>) -> Result<Vec<Found>> {
     let slots = store.slots();
     let mut found = Vec::new();
     for id in 0..slots.limit() {
         let Some(node) = slots.get(id) else { break };
+        if id % 4096 == 0 && !progress(u64::from(id), u64::from(slots.limit())) {
+            return Err(Error::Aborted);
+        }
         if node.state() != Some(SlotState::Live) || !intact(store, id, node) {
             continue;
         }
         found.push(Found { id, generation: node.generation(), level: node.level() });
     }
-    found
+    Ok(found)
 }
 
 /// Whether a record's bytes are those that were written.

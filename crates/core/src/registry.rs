@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::layout::{HEADER_BYTES, SUPERBLOCK_BYTES};
 use crate::file::store::Store;
+use crate::recover::Progress;
 use crate::storage::{FileId, Storage};
 
 type Key = (FileId, bool);
@@ -20,14 +21,14 @@ fn planes() -> &'static Mutex<HashMap<Key, Weak<Engine>>> {
 }
 
 /// Opens a plane, or shares the one that this process has open on the same file.
-pub fn open(path: &Path, read_only: bool, timeout: Duration) -> Result<Arc<Engine>> {
+pub fn open(path: &Path, read_only: bool, timeout: Duration, progress: &Progress<'_>) -> Result<Arc<Engine>> {
     let storage = Storage::open(path, read_only, None)?;
     let key = (storage.file_id()?, read_only);
     if let Some(engine) = lock(planes()).get(&key).and_then(Weak::upgrade) {
         return Ok(engine);
     }
     // Without the registry's lock: recovery may take long, and other planes should not wait for it.
-    let engine = open_storage(storage, timeout)?;
+    let engine = open_storage(storage, timeout, progress)?;
     let mut planes = lock(planes());
     planes.retain(|_, engine| engine.strong_count() > 0);
     if let Some(other) = planes.get(&key).and_then(Weak::upgrade) {
@@ -38,7 +39,7 @@ pub fn open(path: &Path, read_only: bool, timeout: Duration) -> Result<Arc<Engin
     Ok(engine)
 }
 
-fn open_storage(storage: Storage, timeout: Duration) -> Result<Engine> {
+fn open_storage(storage: Storage, timeout: Duration, progress: &Progress<'_>) -> Result<Engine> {
     let bytes = storage.len()?;
     if bytes < HEADER_BYTES as u64 {
         let start = storage.read_header(bytes.min(8) as usize)?;
@@ -58,7 +59,7 @@ fn open_storage(storage: Storage, timeout: Duration) -> Result<Engine> {
     let nodes = u64::from(superblock.commit.id_high_water);
     let store = Store::new(storage, superblock.config.clone(), superblock.uuid, nodes)?;
     let engine = Engine::new(store, superblock, slot)?;
-    engine.recover_if_needed(timeout)?;
+    engine.recover_if_needed(timeout, progress)?;
     engine.store.refresh()?;
     Ok(engine)
 }

@@ -29,9 +29,16 @@ pub fn set_other_boot(bytes: &mut [u8]) {
     bytes[BOOT..BOOT + 16].copy_from_slice(&OTHER_BOOT);
 }
 
-/// Makes a file's last writer one of another boot: what is found after the machine crashed.
-pub fn crash_machine(path: &Path) {
+/// Makes a file one that another machine wrote, or this one before its last start.
+pub fn move_to_other_boot(path: &Path) {
     OpenOptions::new().write(true).open(path).unwrap().write_all_at(&OTHER_BOOT, BOOT as u64).unwrap();
+}
+
+/// Makes a file one that was open for writing when its machine crashed.
+pub fn crash_machine(path: &Path) {
+    move_to_other_boot(path);
+    let dirty = 1u32.to_le_bytes();
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&dirty, DIRTY as u64).unwrap();
 }
 
 /// Writes a file that looks as if it had been written in this boot, under this inode: what a killed process leaves.
