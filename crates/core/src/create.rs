@@ -12,6 +12,7 @@ use crate::file::layout::{HEADER_BYTES, NONE, SUPERBLOCK_BYTES};
 use crate::file::shared::FLAG_REPLACED;
 use crate::file::store::Store;
 use crate::options::CreateOptions;
+use crate::recover;
 use crate::storage::{LOCK_WRITER, Storage};
 use crate::turn;
 
@@ -88,7 +89,7 @@ fn write_new(storage: Storage, options: &CreateOptions, random: [u8; 24]) -> Res
     let shared = store.shared();
     shared.epoch.store(1, Ordering::Relaxed);
     shared.entry.store(u64::MAX, Ordering::Relaxed);
-    for word in [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail] {
+    for word in recover::id_words(shared) {
         word.store(NONE, Ordering::Relaxed);
     }
     shared.commits.store(2, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::file::shared::{FLAG_REPLACED, FLAG_SUPERSEDED, FLAG_SYNC_FAILED, Inte
 use crate::file::store::Store;
 use crate::graph::links::LinkLocks;
 use crate::graph::{Graph, Scratch};
+use crate::ids;
 use crate::key_index::ShardLocks;
 use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
@@ -256,7 +257,18 @@ impl Engine {
     /// Makes everything acknowledged so far durable, and with it the watermark.
     pub fn flush(&self, timeout: Duration, watermark: Option<u64>) -> Result<()> {
         let turn = self.begin_write(timeout)?;
+        self.commit(watermark)?;
+        turn.settle();
+        Ok(())
+    }
+
+    /// The flush itself, for whoever has the turn.
+    pub fn commit(&self, watermark: Option<u64>) -> Result<()> {
         let mut committed = lock(&self.committed);
+        let held = {
+            let _allocation = lock(&self.allocation);
+            ids::held_mark(&self.store)
+        };
         let shared = self.store.shared();
         if let Some(watermark) = watermark {
             shared.watermark_pending.store(watermark, Ordering::Relaxed);
@@ -289,7 +301,8 @@ impl Engine {
         *committed = Committed { superblock: next, slot: other };
         shared.watermark.store(watermark, Ordering::Release);
         shared.commits.store(commit.number, Ordering::Release);
-        turn.settle();
+        let _allocation = lock(&self.allocation);
+        ids::release_held(&self.store, held);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Every function here runs under the allocation lock, in the process whose turn it is.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::engine::{IntentGuard, Operation};
 use crate::epoch::Readers;
@@ -17,29 +17,19 @@ use crate::record;
 /// Slots moved out of limbo at most per call, so that no single insert pays for a mass removal.
 const DRAIN_MAX: usize = 64;
 
-/// Takes a slot: a freed one, else a new one. It is announced before anything changes, then its state is `Building`.
-pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> Result<u32> {
+/// Takes a slot: a freed one, else a new one; `None` when the plane is full, unless and until limbo gives a slot back.
+/// The slot is announced before anything changes, then its state is `Building`.
+pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> Result<Option<u32>> {
     let shared = store.shared();
     store.refresh()?;
     drain(store, readers, DRAIN_MAX)?;
     if let Some(id) = pop(store, intent) {
-        return Ok(id);
+        return Ok(Some(id));
     }
     let id = shared.id_high_water.load(Ordering::Relaxed);
     let limit = store.config.max_nodes.unwrap_or(NODES_MAX);
     if id >= limit {
-        // What is in limbo is room too, as soon as the searches that hold it are done; those are short.
-        for _ in 0..2000 {
-            if shared.limbo_count.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            drain(store, readers, DRAIN_MAX)?;
-            if let Some(id) = pop(store, intent) {
-                return Ok(id);
-            }
-        }
-        return Err(Error::Full { max_nodes: u64::from(limit) });
+        return Ok(None);
     }
     if id >= store.capacity() {
         store.ensure_capacity(id + 1)?;
@@ -48,7 +38,7 @@ pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> R
     intent.announce(Operation::Insert, id, NONE);
     node.set_state(SlotState::Building, 0);
     shared.id_high_water.store(id + 1, Ordering::Release);
-    Ok(id)
+    Ok(Some(id))
 }
 
 fn pop(store: &Store, intent: &IntentGuard<'_>) -> Option<u32> {
@@ -85,20 +75,75 @@ pub fn push_free(store: &Store, id: u32) {
     shared.free_count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Lets a removed slot wait for the readers pinned at its epoch or before.
-pub fn push_limbo(store: &Store, id: u32) {
-    let shared = store.shared();
+/// A queue of slots, linked through their headers.
+struct Queue<'a> {
+    head: &'a AtomicU32,
+    tail: &'a AtomicU32,
+    count: &'a AtomicU32,
+}
+
+impl<'a> Queue<'a> {
+    fn limbo(store: &'a Store) -> Self {
+        let shared = store.shared();
+        Queue { head: &shared.limbo_head, tail: &shared.limbo_tail, count: &shared.limbo_count }
+    }
+
+    fn held(store: &'a Store) -> Self {
+        let shared = store.shared();
+        Queue { head: &shared.held_head, tail: &shared.held_tail, count: &shared.held_count }
+    }
+
+    /// Appends the chain of slots from `first` to `last`.
+    fn append(&self, store: &Store, first: u32, last: u32, count: u32) {
+        match store.node(self.tail.load(Ordering::Relaxed)) {
+            Some(tail) if self.head.load(Ordering::Relaxed) != NONE => {
+                tail.header().next.store(first, Ordering::Relaxed);
+            }
+            _ => self.head.store(first, Ordering::Relaxed),
+        }
+        self.tail.store(last, Ordering::Relaxed);
+        self.count.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Takes the chain from the head to a slot that `next` follows.
+    fn cut(&self, next: u32, count: u32) {
+        self.head.store(next, Ordering::Relaxed);
+        if next == NONE {
+            self.tail.store(NONE, Ordering::Relaxed);
+        }
+        let less = |n: u32| Some(n.saturating_sub(count));
+        let _ = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn forget(&self) {
+        self.head.store(NONE, Ordering::Relaxed);
+        self.tail.store(NONE, Ordering::Relaxed);
+        self.count.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Lets a removed slot wait for the readers pinned at its epoch or before; a replaced one for the next commit first.
+pub fn push_limbo(store: &Store, id: u32, replaced: bool) {
     let Some(node) = store.node(id) else { return };
     node.header().next.store(NONE, Ordering::Relaxed);
-    let tail = shared.limbo_tail.load(Ordering::Relaxed);
-    match store.node(tail) {
-        Some(last) if shared.limbo_head.load(Ordering::Relaxed) != NONE => {
-            last.header().next.store(id, Ordering::Relaxed);
-        }
-        _ => shared.limbo_head.store(id, Ordering::Relaxed),
-    }
-    shared.limbo_tail.store(id, Ordering::Relaxed);
-    shared.limbo_count.fetch_add(1, Ordering::Relaxed);
+    let queue = if replaced { Queue::held(store) } else { Queue::limbo(store) };
+    queue.append(store, id, id, 1);
+}
+
+/// The slots held back so far, as a mark for `release_held`.
+pub fn held_mark(store: &Store) -> (u32, u32) {
+    let shared = store.shared();
+    (shared.held_tail.load(Ordering::Relaxed), shared.held_count.load(Ordering::Relaxed))
+}
+
+/// Moves the slots that were held back at the mark to limbo: what replaced them is durable.
+pub fn release_held(store: &Store, (last, count): (u32, u32)) {
+    let held = Queue::held(store);
+    let Some(tail) = store.node(last).filter(|_| count > 0) else { return };
+    let first = held.head.load(Ordering::Relaxed);
+    held.cut(tail.header().next.load(Ordering::Relaxed), count);
+    tail.header().next.store(NONE, Ordering::Relaxed);
+    Queue::limbo(store).append(store, first, last, count);
 }
 
 /// Moves slots from limbo to the free list, oldest first, as far as readers and commits allow.
@@ -115,9 +160,7 @@ pub fn drain(store: &Store, readers: &Readers, most: usize) -> Result<()> {
         }
         let Some(node) = store.node(id).filter(|node| node.state() == Some(SlotState::Limbo)) else {
             // A damaged list, as in `pop`.
-            shared.limbo_head.store(NONE, Ordering::Relaxed);
-            shared.limbo_tail.store(NONE, Ordering::Relaxed);
-            shared.limbo_count.store(0, Ordering::Relaxed);
+            Queue::limbo(store).forget();
             return Ok(());
         };
         let header = node.header();
@@ -125,18 +168,9 @@ pub fn drain(store: &Store, readers: &Readers, most: usize) -> Result<()> {
             // Perhaps it is a dead process that holds the epoch back.
             return readers.sweep(store);
         }
-        if header.hold_commit.load(Ordering::Relaxed) > shared.commits.load(Ordering::Acquire) {
-            return Ok(());
-        }
         let next = header.next.load(Ordering::Relaxed);
         record::release_heap(store, id, node);
-        shared.limbo_head.store(next, Ordering::Relaxed);
-        if next == NONE {
-            shared.limbo_tail.store(NONE, Ordering::Relaxed);
-        }
-        let _ = shared
-            .limbo_count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
+        Queue::limbo(store).cut(next, 1);
         push_free(store, id);
     }
     Ok(())

@@ -7,7 +7,7 @@
 //! | dirty, anything else, or a failed sync | the machine stopped, or the file is a copy | one scan over all records |
 //! | words out of range | the file was damaged | the scan as well |
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Operation, lock};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::identity::Identity;
 use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
-use crate::file::shared::FLAG_SYNC_FAILED;
+use crate::file::shared::{FLAG_SYNC_FAILED, SharedState};
 use crate::file::store::Store;
 use crate::graph::node::{Node, SlotState};
 use crate::graph::{Graph, links};
@@ -90,12 +90,16 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
     let plausible = high_water <= store.capacity()
         && high_water >= superblock.commit.id_high_water
         && entry_fits
-        && [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail]
-            .iter()
-            .all(|word| id_or_none(word.load(Ordering::Relaxed)))
+        && id_words(shared).iter().all(|word| id_or_none(word.load(Ordering::Relaxed)))
         && u64::from(shared.heap_bump.load(Ordering::Relaxed)) * HEAP_UNIT <= store.heap_mapped()
         && (0..=i64::from(high_water)).contains(&shared.count.load(Ordering::Relaxed));
     Ok(!plausible)
+}
+
+/// The words that name slots.
+pub fn id_words(shared: &SharedState) -> [&AtomicU32; 6] {
+    let SharedState { root, free_head, limbo_head, limbo_tail, held_head, held_tail, .. } = shared;
+    [root, free_head, limbo_head, limbo_tail, held_head, held_tail]
 }
 
 /// Finishes or undoes what each dead writer announced. Runs with the turn just taken and no other write in flight.
@@ -180,8 +184,8 @@ fn remove_key_entry(engine: &Engine, id: u32) {
 fn finish_removal(engine: &Engine, id: u32) -> Result<()> {
     let store = &engine.store;
     let Some(node) = store.node(id) else { return Ok(()) };
-    let listed = || {
-        let mut at = store.shared().limbo_head.load(Ordering::Relaxed);
+    let listed_from = |head: &AtomicU32| {
+        let mut at = head.load(Ordering::Relaxed);
         for _ in 0..store.capacity() {
             match store.node(at) {
                 Some(_) if at == id => return true,
@@ -191,8 +195,11 @@ fn finish_removal(engine: &Engine, id: u32) -> Result<()> {
         }
         false
     };
-    if node.state() == Some(SlotState::Limbo) && !listed() {
-        engine.finish_removal(id, node, 0)?;
+    let shared = store.shared();
+    let listed = listed_from(&shared.limbo_head) || listed_from(&shared.held_head);
+    if node.state() == Some(SlotState::Limbo) && !listed {
+        // Held back where keys are unique: whether something replaced it is not known here.
+        engine.finish_removal(id, node, store.config.unique_keys)?;
     }
     Ok(())
 }
@@ -300,12 +307,17 @@ fn reset_words(store: &Store, superblock: &Superblock, records: &[Found]) {
     shared.generation.fetch_max(generation.max(superblock.commit.generation), Ordering::Relaxed);
     shared.epoch.store(1, Ordering::Relaxed);
     shared.entry.store(u64::MAX, Ordering::Relaxed);
-    for word in [&shared.root, &shared.free_head, &shared.limbo_head, &shared.limbo_tail] {
+    for word in id_words(shared) {
         word.store(NONE, Ordering::Relaxed);
     }
-    for word in
-        [&shared.free_count, &shared.limbo_count, &shared.handover, &shared.writer_pid, &shared.heap_bump]
-    {
+    for word in [
+        &shared.free_count,
+        &shared.limbo_count,
+        &shared.held_count,
+        &shared.handover,
+        &shared.writer_pid,
+        &shared.heap_bump,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     shared.heap_used.store(0, Ordering::Relaxed);

@@ -16,10 +16,10 @@ impl Engine {
     /// moment; a search that meets both keeps the younger. The old slot is not reused before the next flush: until the
     /// new record is durable, the old one is what a power cut leaves (D1).
     pub fn upsert(&self, new: NewVector<'_>, key: &[u8]) -> Result<u32> {
-        let mut pinned = self.pin()?;
         let hash = KeyHash::new(&self.store, key);
         let intent = self.intent();
         let slot = self.take_slot(&intent, key)?;
+        let mut pinned = self.pin()?;
         let id = slot.id;
         let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;
         self.write_record(node, &slot, new, key);
@@ -60,8 +60,7 @@ impl Engine {
             }
             drop(shard);
             self.store.shared().count.fetch_sub(1, Ordering::Relaxed);
-            let hold = self.store.shared().commits.load(Ordering::Acquire) + 1;
-            self.finish_removal(old, old_node, hold)?;
+            self.finish_removal(old, old_node, true)?;
             drop(removal);
             return Ok(id);
         }

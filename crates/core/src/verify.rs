@@ -25,7 +25,7 @@ pub fn stats(engine: &Engine) -> Result<Stats> {
     Ok(Stats {
         count: shared.count.load(Ordering::Relaxed).max(0) as u64,
         id_high_water: shared.id_high_water.load(Ordering::Acquire),
-        limbo: shared.limbo_count.load(Ordering::Relaxed),
+        limbo: shared.limbo_count.load(Ordering::Relaxed) + shared.held_count.load(Ordering::Relaxed),
         free: shared.free_count.load(Ordering::Relaxed),
         max_level: if entry == u64::MAX { 0 } else { (entry >> 32) as u8 },
         file_bytes: store.storage().len()?,
@@ -121,7 +121,12 @@ fn check_reachable(graph: &Graph<'_>, report: &mut VerifyReport) {
 fn check_lists(graph: &Graph<'_>, report: &mut VerifyReport) {
     let shared = graph.store.shared();
     let mut listed = vec![false; graph.slots.limit() as usize];
-    for (head, state) in [(&shared.free_head, SlotState::Free), (&shared.limbo_head, SlotState::Limbo)] {
+    let lists = [
+        (&shared.free_head, SlotState::Free),
+        (&shared.limbo_head, SlotState::Limbo),
+        (&shared.held_head, SlotState::Limbo),
+    ];
+    for (head, state) in lists {
         let mut id = head.load(Ordering::Relaxed);
         while id != NONE {
             let node = graph.slots.get(id).filter(|node| node.state() == Some(state));

@@ -1,6 +1,7 @@
 //! Inserting and removing one record: the steps, in the order that keeps every moment recoverable.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, IntentGuard, Operation, lock};
 use crate::error::{Error, Result};
@@ -11,10 +12,14 @@ use crate::graph::{Graph, Scratch, links};
 use crate::heap;
 use crate::ids;
 use crate::key_index::{KeyHash, Shard};
+use crate::options::NODES_MAX;
 use crate::record::{self, NewVector};
 
 /// How often a node asks for a parent while everything that could be one is still being linked in.
 const PARENT_TRIES: usize = 100_000;
+
+/// How long an insert into a full plane waits for removed slots that readers still hold.
+const LIMBO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A slot taken for a new record.
 pub(crate) struct Slot {
@@ -26,15 +31,16 @@ pub(crate) struct Slot {
 impl Engine {
     /// Inserts one record. The caller has begun a write and checked vector and key.
     pub fn insert(&self, new: NewVector<'_>, key: &[u8]) -> Result<u32> {
-        let mut pinned = self.pin()?;
         let hash = self.store.config.unique_keys.then(|| KeyHash::new(&self.store, key));
-        if let Some(hash) = hash
-            && let Some(id) = self.shard(hash).find(hash, |id| self.has_key(id, key))
-        {
-            return Err(Error::KeyExists { id });
+        if let Some(hash) = hash {
+            let _pinned = self.pin()?;
+            if let Some(id) = self.shard(hash).find(hash, |id| self.has_key(id, key)) {
+                return Err(Error::KeyExists { id });
+            }
         }
         let intent = self.intent();
         let slot = self.take_slot(&intent, key)?;
+        let mut pinned = self.pin()?;
         let id = slot.id;
         let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;
         self.write_record(node, &slot, new, key);
@@ -71,11 +77,33 @@ impl Engine {
         }
     }
 
-    /// Takes a slot and heap room for its key and upper links, or nothing at all.
+    /// Takes a slot and heap room for its key and upper links, or nothing at all. The caller must not be pinned: on a full
+    /// plane this waits for slots in limbo, which its own pin might be what holds back.
     pub(crate) fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Slot> {
+        let store = &self.store;
+        let deadline = Instant::now() + LIMBO_TIMEOUT;
+        loop {
+            if let Some(slot) = self.try_take_slot(intent, key)? {
+                return Ok(slot);
+            }
+            // Replaced records' slots are room too, once what replaced them is durable.
+            if store.shared().held_count.load(Ordering::Relaxed) > 0 {
+                self.commit(None)?;
+                continue;
+            }
+            // So are removed ones, as soon as the searches that hold them are done; those are short.
+            if store.shared().limbo_count.load(Ordering::Relaxed) == 0 || Instant::now() > deadline {
+                let max_nodes = store.config.max_nodes.map_or(u64::from(NODES_MAX), u64::from);
+                return Err(Error::Full { max_nodes });
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn try_take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Option<Slot>> {
         let _allocation = lock(&self.allocation);
         let store = &self.store;
-        let id = ids::allocate(store, &self.readers, intent)?;
+        let Some(id) = ids::allocate(store, &self.readers, intent)? else { return Ok(None) };
         let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
         let header = node.header();
         header.upper.store(0, Ordering::Relaxed);
@@ -97,7 +125,7 @@ impl Engine {
             Ok((key_unit, upper)) => {
                 header.generation.store(generation, Ordering::Relaxed);
                 header.upper.store(upper, Ordering::Relaxed);
-                Ok(Slot { id, key_unit, level })
+                Ok(Some(Slot { id, key_unit, level }))
             }
             Err(e) => {
                 ids::push_free(store, id);
@@ -152,7 +180,7 @@ impl Engine {
             let _guard = self.links.lock(id);
             Graph::new(&self.store, &self.links).unpublish(node);
         }
-        self.finish_removal(id, node, 0)
+        self.finish_removal(id, node, false)
     }
 
     /// The first record of an empty plane is root and entry point at once.
@@ -235,17 +263,17 @@ impl Engine {
             graph.unpublish(node);
         }
         self.store.shared().count.fetch_sub(1, Ordering::Relaxed);
-        self.finish_removal(id, node, 0)?;
+        self.finish_removal(id, node, false)?;
         Ok(true)
     }
 
-    /// The rest of a removal, for a slot in limbo that is not listed there yet. Runs once more after a kill.
-    pub fn finish_removal(&self, id: u32, node: Node<'_>, hold_commit: u64) -> Result<()> {
+    /// The rest of a removal, for a slot in limbo that is not listed there yet. Runs once more after a kill. The slot of a
+    /// record that another one `replaced` is not reused before the next commit.
+    pub fn finish_removal(&self, id: u32, node: Node<'_>, replaced: bool) -> Result<()> {
         let store = &self.store;
         let shared = store.shared();
         let mut pinned = self.pin()?;
         node.header().removed_epoch.store(shared.epoch.fetch_add(1, Ordering::SeqCst), Ordering::Relaxed);
-        node.header().hold_commit.store(hold_commit, Ordering::Relaxed);
         if store.config.unique_keys {
             // SAFETY: in limbo but not listed there, so nobody reuses it before this returns.
             if let Some(key) = unsafe { record::key(store, id) } {
@@ -266,8 +294,7 @@ impl Engine {
         graph.unlink(id, node, scratch);
         shared.churn.fetch_add(1, Ordering::Relaxed);
         let _allocation = lock(&self.allocation);
-        ids::push_limbo(store, id);
-        // The pin of this very call must not keep the slot from the next insert: it was taken after the removal.
+        ids::push_limbo(store, id, replaced);
         Ok(())
     }
 }

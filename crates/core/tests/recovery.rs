@@ -259,7 +259,18 @@ struct PowerCuts {
     expected: Expected,
     next_key: usize,
     images: usize,
-    _dir: tempfile::TempDir,
+    dir: Option<tempfile::TempDir>,
+}
+
+/// A failure leaves the image as evidence.
+impl Drop for PowerCuts {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(dir) = self.dir.take()
+        {
+            println!("the image, before it was opened: {}", dir.keep().join("before").display());
+        }
+    }
 }
 
 impl PowerCuts {
@@ -286,7 +297,7 @@ impl PowerCuts {
             expected: Expected::default(),
             next_key: 0,
             images: 0,
-            _dir: dir,
+            dir: Some(dir),
         }
     }
 
@@ -363,6 +374,7 @@ impl PowerCuts {
         image::set_other_boot(&mut bytes);
         let _ = std::fs::remove_file(&self.image_path);
         std::fs::write(&self.image_path, &bytes).unwrap();
+        std::fs::write(self.image_path.with_file_name("before"), &bytes).unwrap();
         if self.rng.chance(0.2) {
             let done = AtomicBool::new(false);
             let copies = std::thread::scope(|scope| {
@@ -385,9 +397,11 @@ impl PowerCuts {
             image::set_other_boot(&mut again);
             std::fs::remove_file(&self.image_path).unwrap();
             std::fs::write(&self.image_path, &again).unwrap();
+            std::fs::write(self.image_path.with_file_name("before"), &again).unwrap();
         }
         let plane = open(&self.image_path);
-        assert!(!plane.opened_clean());
+        // Before the first write there is nothing to recover.
+        assert_eq!(plane.opened_clean(), bytes[image::DIRTY] == 0);
         expected.check(&plane);
         // It works as any other.
         let dims = plane.config().dims as usize;

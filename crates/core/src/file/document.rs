@@ -57,7 +57,8 @@ fn header_parts_are_where_the_document_says() {
 fn shared_state_is_as_documented() {
     let fields = offsets!(SharedState: epoch, extent_count, id_high_water, entry, root, flags, lane_high_water, dirty,
         writer_pid, handover, settled, boot, device, inode, count, generation, watermark, watermark_pending, commits, free_head,
-        free_count, limbo_head, limbo_tail, limbo_count, heap_bump, heap_used, long_key_bytes, churn, heap_free);
+        free_count, limbo_head, limbo_tail, limbo_count, heap_bump, heap_used, long_key_bytes, churn, held_head, held_tail, held_count,
+        heap_free);
     let documented = table("### Shared state");
     assert_fields(&documented, &fields);
     assert_eq!(documented["heap_free"].1, 4 * HEAP_CLASSES);
@@ -66,7 +67,7 @@ fn shared_state_is_as_documented() {
 #[test]
 fn node_header_is_as_documented() {
     let fields = offsets!(NodeHeader: state, factor, bias, scale, norm, checksum, generation, upper, parent, exact_scale,
-        next, removed_epoch, hold_commit);
+        next, removed_epoch, reserved);
     assert_fields(&table("### Node header"), &fields);
 }
 

@@ -86,7 +86,13 @@ pub struct SharedState {
     pub long_key_bytes: AtomicU64,
     /// Inserts and removals since creation; wraps. For judging whether a calibration has aged.
     pub churn: AtomicU64,
-    _pad5: [u64; 2],
+    /// Oldest slot whose record was replaced since the last commit; it goes to limbo with the next one.
+    pub held_head: AtomicU32,
+    /// Newest of them.
+    pub held_tail: AtomicU32,
+    /// How many there are.
+    pub held_count: AtomicU32,
+    _pad5: u32,
 
     /// First free block of each heap size class, as a unit.
     pub heap_free: [AtomicU32; HEAP_CLASSES],

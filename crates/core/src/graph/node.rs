@@ -56,8 +56,8 @@ pub struct NodeHeader {
     pub next: AtomicU32,
     /// Epoch of the removal.
     pub removed_epoch: AtomicU64,
-    /// Reusable only when a commit with a higher number is durable; 0 for at once.
-    pub hold_commit: AtomicU64,
+    /// For later versions.
+    pub reserved: AtomicU64,
 }
 
 const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
