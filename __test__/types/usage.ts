@@ -12,6 +12,7 @@ import type {
   InsertBatchResult,
   Key,
   Metric,
+  OpenAsyncOptions,
   OpenOptions,
   PlaneErrorCode,
   Precision,
@@ -56,6 +57,8 @@ export function create(): Plane {
 }
 
 export async function open(): Promise<void> {
+  const watched: OpenAsyncOptions = { onProgress: (done: number, total: number) => void (done / total), signal }
+  await (await Plane.openAsync('docs.hnsw', watched)).close()
   const options: OpenOptions = { readOnly: true, lockTimeout: 100 }
   await using scoped = Plane.open('docs.hnsw', options)
   using briefly = Plane.open('docs.hnsw')
