@@ -2,11 +2,11 @@
 
 const { fileURLToPath } = require('node:url')
 const binding = require('./binding.js')
+const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
 const PROGRESS_INTERVAL_MS = 100
-const K_DEFAULT = 10
 
 /** Every failure that is not a wrong argument; `code` says which. An aborted call is named as everywhere in Node. */
 class PlaneError extends Error {
@@ -181,51 +181,9 @@ class Plane {
   setWatermark(watermark) { return this.#native.setWatermark(watermark) }
 }
 
-const coded = (Type, code, message) => Object.assign(new Type(message), { code })
 const fileOf = (path) => path instanceof URL ? fileURLToPath(path) : path
 // The native side takes undefined for "not given"; what must be given arrives there as null, and is refused.
 const required = (value) => value === undefined ? null : value
-
-/** Refuses an argument of the wrong type. */
-function must(right, message) {
-  if (!right) throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', message)
-}
-
-/** What a query asks for, in either form: `(k, ef, filter, filterExpansion)` or `(options)`. */
-function asked(names, k, ef, filter, filterExpansion) {
-  if (k !== undefined ? typeof k !== 'object' : ef !== undefined || filter !== undefined || filterExpansion !== undefined) {
-    return { k, ef, filter, filterExpansion }
-  }
-  const options = known(names, k)
-  return options.k === undefined ? { ...options, k: K_DEFAULT } : options
-}
-
-/** Refuses options that are not among `names`, suggesting the nearest that is. */
-function known(names, options = {}) {
-  const plain = options !== null && typeof options === 'object' && !Array.isArray(options) && !ArrayBuffer.isView(options)
-  must(plain, 'options must be an object')
-  for (const name in options) {
-    if (names.includes(name)) continue
-    const [nearest, edits] = names.map((right) => [right, distance(name, right)]).sort((a, b) => a[1] - b[1])[0]
-    const hint = edits <= Math.max(2, name.length / 3) ? `did you mean '${nearest}'?` : `known are ${names.join(', ')}`
-    throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', `unknown option '${name}': ${hint}`)
-  }
-  return options
-}
-
-/** How many edits turn one name into the other, whatever their case. */
-function distance(a, b) {
-  let row = Array.from({ length: b.length + 1 }, (_, j) => j)
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i]
-    for (let j = 1; j <= b.length; j++) {
-      const replaced = row[j - 1] + Number(a[i - 1].toLowerCase() !== b[j - 1].toLowerCase())
-      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, replaced)
-    }
-    row = next
-  }
-  return row[b.length]
-}
 
 /** Runs a call that `signal` can stop and whose progress is told; the promise settles once the call has stopped. */
 async function followed(start, signal, onProgress, total) {

@@ -19,6 +19,7 @@ const PUBLISHED = [
   'index.d.ts',
   'index.js',
   'index.mjs',
+  'options.js',
   'package.json',
 ]
 const USE = `

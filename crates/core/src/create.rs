@@ -93,7 +93,7 @@ fn write_new(storage: Storage, options: &CreateOptions, random: [u8; 24]) -> Res
         word.store(NONE, Ordering::Relaxed);
     }
     shared.commits.store(2, Ordering::Relaxed);
-    store.storage().sync()
+    store.sync()
 }
 
 /// The old plane with its turn taken; `None` when what is there is no plane.

@@ -235,7 +235,7 @@ impl Engine {
             self.identity.write(shared);
             shared.dirty.store(1, Ordering::SeqCst);
             // On the disk before any change is: a machine crash must find the mark wherever it finds half a change.
-            self.store.storage().sync()?;
+            self.store.sync()?;
         }
         if died {
             recover::repair_intents(self)?;
@@ -307,7 +307,7 @@ impl Engine {
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.store.storage().sync().inspect_err(|_| {
+        self.store.sync().inspect_err(|_| {
             // Nobody knows what reached the disk, and the kernel may have dropped it (D7).
             self.store.shared().flags.fetch_or(FLAG_SYNC_FAILED, Ordering::SeqCst);
         })

@@ -4,6 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+#[cfg(windows)]
+use windows_sys::Win32::Foundation as win;
+
 /// Result of every fallible call of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -122,7 +125,20 @@ fn os_code(error: &io::Error) -> &'static str {
             Some(libc::ENODEV) => "ENODEV",
             _ => "EIO",
         },
-        #[cfg(not(unix))]
+        #[cfg(windows)]
+        _ => match error.raw_os_error().map(|code| code as u32) {
+            // A view or a handle of another process is in the way.
+            Some(win::ERROR_SHARING_VIOLATION | win::ERROR_USER_MAPPED_FILE) => "EBUSY",
+            Some(win::ERROR_LOCK_VIOLATION) => "EAGAIN",
+            Some(win::ERROR_COMMITMENT_LIMIT | win::ERROR_NO_SYSTEM_RESOURCES) => "ENOMEM",
+            Some(win::ERROR_TOO_MANY_OPEN_FILES) => "EMFILE",
+            Some(win::ERROR_FILENAME_EXCED_RANGE) => "ENAMETOOLONG",
+            Some(win::ERROR_CANT_RESOLVE_FILENAME) => "ELOOP",
+            // As Node says for a name that no file can have.
+            Some(win::ERROR_INVALID_NAME | win::ERROR_BAD_PATHNAME) => "ENOENT",
+            _ => "EIO",
+        },
+        #[cfg(not(any(unix, windows)))]
         _ => "EIO",
     }
 }
@@ -195,6 +211,30 @@ impl std::error::Error for Error {
         match self {
             Error::Io { source, .. } => Some(source),
             _ => None,
+        }
+    }
+}
+
+#[cfg(all(test, windows))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_windows_have_the_codes_of_node() {
+        for (raw, code) in [
+            (win::ERROR_FILE_NOT_FOUND, "ENOENT"),
+            (win::ERROR_INVALID_NAME, "ENOENT"),
+            (win::ERROR_ACCESS_DENIED, "EACCES"),
+            (win::ERROR_FILE_EXISTS, "EEXIST"),
+            (win::ERROR_DISK_FULL, "ENOSPC"),
+            (win::ERROR_HANDLE_DISK_FULL, "ENOSPC"),
+            (win::ERROR_SHARING_VIOLATION, "EBUSY"),
+            (win::ERROR_USER_MAPPED_FILE, "EBUSY"),
+            (win::ERROR_LOCK_VIOLATION, "EAGAIN"),
+            (win::ERROR_TOO_MANY_OPEN_FILES, "EMFILE"),
+            (win::ERROR_COMMITMENT_LIMIT, "ENOMEM"),
+        ] {
+            assert_eq!(os_code(&io::Error::from_raw_os_error(raw as i32)), code, "{raw}");
         }
     }
 }

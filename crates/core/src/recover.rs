@@ -242,7 +242,7 @@ fn scan(
     // Until the end of this, whoever dies leaves a file that matches no boot, so that the next one scans again.
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     shared.dirty.store(1, Ordering::SeqCst);
-    store.storage().sync()?;
+    store.sync()?;
     // Bytes past the last usable extent would come back in a later one and look like records.
     store.storage().truncate(store.file_end())?;
 
@@ -254,7 +254,7 @@ fn scan(
     free_the_rest(store, &records);
     relink(engine, &records)?;
     shared.count.store(records.len() as i64, Ordering::Relaxed);
-    store.storage().sync()?;
+    store.sync()?;
     identity.write(shared);
     shared.flags.fetch_and(!FLAG_SYNC_FAILED, Ordering::SeqCst);
     Ok(())

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child::{self, argument, expect_done, spawn, wait_until};
-use common::journal::{self, FOR_EVER, check_against, options, read_logs, vector_of};
+use common::journal::{self, FOR_EVER, Habits, check_against, options, read_logs, vector_of};
 use common::{Rng, bits, by_form, check_verified, image, open};
 use vecplane_core::{CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
 
@@ -20,6 +20,9 @@ fn child_process() {
     let Some(role) = child::role() else { return };
     match role.as_str() {
         "write" => journal::write_role(journal::ORDINARY, 3),
+        "write little" => {
+            journal::write_role(Habits { live: 3, flush_every: 200, batches: false, long_keys: 0.3 }, 3)
+        }
         "open" => {
             std::fs::write(argument(1), b"opening").unwrap();
             drop(open(Path::new(&argument(0))));
@@ -210,6 +213,32 @@ fn everything_acknowledged_outlives_a_killed_process() {
         let id = plane.insert(&vector_of("after"), b"after").unwrap();
         assert!(plane.remove(id).unwrap());
         println!("round {round}: {live} records, opened in {opened:?}");
+    }
+}
+
+/// What stands in the file when all threads of a writer are stopped at once is what a kill at that moment leaves: so a
+/// child dies many times, and lives on.
+#[test]
+fn a_process_stopped_at_any_moment_leaves_what_it_acknowledged() {
+    let dir = image::memory_dir();
+    let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
+    let mut rng = Rng::for_test("a_process_stopped_at_any_moment_leaves_what_it_acknowledged");
+    for role in ["write little", "write"] {
+        let _ = std::fs::remove_file(&path);
+        drop(Plane::create(&path, &options()).unwrap());
+        let name = role.replace(' ', "_");
+        let log = dir.path().join(format!("{name}.log"));
+        let child = journal::writer(role, dir.path(), &name, FOR_EVER);
+        wait_until("the first record", Duration::from_secs(20), || log.exists());
+        for _ in 0..by_form(150, 5000) {
+            std::thread::sleep(Duration::from_micros(rng.below(1000) as u64));
+            child.freeze();
+            let (bytes, log) = (image::read(&path), std::fs::read_to_string(&log).unwrap());
+            child.thaw();
+            image::write_as_killed(&image_path, &bytes);
+            std::fs::write(image_path.with_file_name("before"), &bytes).unwrap();
+            check_against(&open(&image_path), &journal::fates(&log));
+        }
     }
 }
 

@@ -94,6 +94,12 @@ impl Store {
         self.storage.file_id()
     }
 
+    /// Returns when everything written so far, stores into the maps included, is on the disk.
+    pub fn sync(&self) -> Result<()> {
+        self.map.flush().map_err(|e| Error::io(e, "sync", self.storage.path()))?;
+        self.storage.sync()
+    }
+
     fn header_part<T>(&self, offset: usize, count: usize) -> &[T] {
         assert!(offset + count * std::mem::size_of::<T>() <= HEADER_BYTES);
         // SAFETY: the header stays mapped as long as `self`; the assertion keeps the part inside it; offsets are

@@ -4,25 +4,41 @@
 //! region, far longer than it is now. So record i is at `base + i * stride`, growth maps one more extent, and nothing
 //! that is mapped ever moves. Addresses past `mapped` are reserved without access: touching them would be a fault, and
 //! every accessor checks against `mapped` first.
+//!
+//! | file | responsibility |
+//! |---|---|
+//! | `unix.rs`, `windows.rs` | `View`, a mapped part of the file; `Range`, reserved addresses to map parts into |
 
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use os::{Range, View};
+
 use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, REGIONS, RegionKind};
+
+#[cfg(unix)]
+#[path = "unix.rs"]
+mod os;
+#[cfg(windows)]
+#[path = "windows.rs"]
+mod os;
 
 /// A region's range of addresses.
 struct RegionMap {
-    /// What was reserved, which may start a little before `base`.
-    reservation: (*mut u8, usize),
+    /// What was reserved, for a region that the plane uses.
+    range: Option<Range>,
+    /// Where in the range the region starts: a little way in, so that its address is a multiple of `LARGE_ALIGN`.
+    start: usize,
     base: *mut u8,
+    /// Bytes that may come to be mapped from `base` on. The range is longer.
     reserved: usize,
     mapped: AtomicUsize,
 }
 
 /// All of a file's maps. Dropping it gives them back.
 pub struct Map {
-    header: *mut u8,
+    header: View,
     regions: [RegionMap; REGIONS.len()],
     writable: bool,
 }
@@ -30,17 +46,18 @@ pub struct Map {
 // SAFETY: `Map` owns its address ranges, which no thread's identity is tied to; what the ranges hold is reached through
 // atomics or under the protocol of `graph::node`.
 unsafe impl Send for Map {}
-// SAFETY: as above; the only mutable field is atomic.
+// SAFETY: as above; what changes in it is atomic or behind a lock.
 unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps the header and reserves `reserve[i]` bytes of addresses for region i.
     pub fn new(file: &File, writable: bool, reserve: [usize; REGIONS.len()]) -> io::Result<Self> {
-        let header = os::map_file(std::ptr::null_mut(), file, 0, HEADER_BYTES, writable)?;
+        let header = View::new(file, 0, HEADER_BYTES, writable)?;
         let mut map = Map {
             header,
             regions: std::array::from_fn(|_| RegionMap {
-                reservation: (std::ptr::null_mut(), 0),
+                range: None,
+                start: 0,
                 base: std::ptr::null_mut(),
                 reserved: 0,
                 mapped: AtomicUsize::new(0),
@@ -50,10 +67,11 @@ impl Map {
         for (region, bytes) in map.regions.iter_mut().zip(reserve) {
             if bytes > 0 {
                 let align = LARGE_ALIGN as usize;
-                let start = os::reserve(bytes + align)?;
-                region.reservation = (start, bytes + align);
-                region.base = start.wrapping_add(start.align_offset(align));
+                let range = Range::reserve(bytes + align)?;
+                region.start = range.start().align_offset(align);
+                region.base = range.start().wrapping_add(region.start);
                 region.reserved = bytes;
+                region.range = Some(range);
             }
         }
         Ok(map)
@@ -61,7 +79,7 @@ impl Map {
 
     /// First byte of the header, `HEADER_BYTES` long.
     pub fn header(&self) -> *mut u8 {
-        self.header
+        self.header.start()
     }
 
     /// First byte of a region. Only the first `mapped` bytes may be touched.
@@ -87,59 +105,125 @@ impl Map {
         assert!(self.has_room(region, bytes), "growth past the reserved addresses");
         let region = &self.regions[region as usize];
         let mapped = region.mapped.load(Ordering::Relaxed);
-        let at = region.base.wrapping_add(mapped);
-        os::map_file(at, file, offset, bytes, self.writable)?;
+        let range = region.range.as_ref().expect("a region with room has a range");
+        range.map(region.start + mapped, file, offset, bytes, self.writable)?;
         region.mapped.store(mapped + bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Hands everything stored through the maps over to the file, for a sync of the file to write. Nothing to do where
+    /// the file and its maps are one and the same to a sync.
+    pub fn flush(&self) -> io::Result<()> {
+        self.header.flush()?;
+        for region in &self.regions {
+            if let Some(range) = &region.range {
+                range.flush(region.start, region.mapped.load(Ordering::Acquire))?;
+            }
+        }
         Ok(())
     }
 }
 
-impl Drop for Map {
-    fn drop(&mut self) {
-        os::unmap(self.header, HEADER_BYTES);
-        for region in &self.regions {
-            if region.reserved > 0 {
-                os::unmap(region.reservation.0, region.reservation.1);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::layout::EXTENT_ALIGN;
+    use crate::storage::Storage;
+
+    const STEP: usize = EXTENT_ALIGN as usize;
+
+    fn storage(dir: &tempfile::TempDir, extents: u64) -> Storage {
+        let storage = Storage::create_new(&dir.path().join("f"), None).unwrap();
+        storage.allocate(0, HEADER_BYTES as u64 + extents * EXTENT_ALIGN).unwrap();
+        storage
+    }
+
+    fn extent(index: u64) -> u64 {
+        HEADER_BYTES as u64 + index * EXTENT_ALIGN
+    }
+
+    fn read(storage: &Storage, offset: u64) -> u8 {
+        storage.read_header(offset as usize + 1).unwrap()[offset as usize]
+    }
+
+    #[test]
+    fn extents_follow_each_other_in_memory_wherever_they_lie_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(&dir, 6);
+        let map = Map::new(storage.file(), true, [8 * STEP, 0, 2 * STEP, 0]).unwrap();
+        assert_eq!(map.base(RegionKind::Slots).addr() % LARGE_ALIGN as usize, 0);
+        for (region, index, extents) in [
+            (RegionKind::Slots, 1, 2),
+            (RegionKind::Keys, 0, 1),
+            (RegionKind::Slots, 4, 2),
+            (RegionKind::Keys, 3, 1),
+        ] {
+            let before = map.mapped(region);
+            map.append(storage.file(), region, extent(index), extents * STEP).unwrap();
+            assert_eq!(map.mapped(region), before + extents * STEP);
+        }
+        assert!(!map.has_room(RegionKind::Keys, 1) && !map.has_room(RegionKind::Exact, 1));
+        for (at, byte) in [(0, 1), (2 * STEP - 1, 2), (2 * STEP, 3), (4 * STEP - 1, 4)] {
+            // SAFETY: four extents of the region are mapped, and this thread alone uses them.
+            unsafe { map.base(RegionKind::Slots).add(at).write(byte) };
+        }
+        map.flush().unwrap();
+        storage.sync().unwrap();
+        let end = EXTENT_ALIGN - 1;
+        let found = [extent(1), extent(2) + end, extent(4), extent(5) + end].map(|at| read(&storage, at));
+        assert_eq!(found, [1, 2, 3, 4]);
+        assert_eq!(storage.len().unwrap(), extent(6), "mapping does not lengthen a file");
+    }
+
+    #[test]
+    fn a_plane_can_be_mapped_twice_and_through_a_read_only_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(&dir, 1);
+        let other = Storage::open(storage.path(), true, None).unwrap();
+        let maps = [(&storage, true), (&storage, true), (&other, false)].map(|(storage, writable)| {
+            let map = Map::new(storage.file(), writable, [STEP, 0, 0, 0]).unwrap();
+            map.append(storage.file(), RegionKind::Slots, extent(0), STEP).unwrap();
+            map
+        });
+        // SAFETY: one extent of the region is mapped, and this thread alone uses it.
+        unsafe { maps[0].base(RegionKind::Slots).write_volatile(7) };
+        for map in &maps {
+            // SAFETY: as above.
+            assert_eq!(unsafe { map.base(RegionKind::Slots).read_volatile() }, 7);
         }
     }
-}
 
-#[cfg(unix)]
-mod os {
-    use std::fs::File;
-    use std::io;
-    use std::os::fd::AsRawFd;
-
-    /// Reserves addresses without memory behind them.
-    pub fn reserve(bytes: usize) -> io::Result<*mut u8> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice disturbs nothing.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address.cast()) }
+    /// Unix maps what is not there, and a touch ends the process: there callers compare with the file's length.
+    #[cfg(windows)]
+    #[test]
+    fn growth_goes_on_after_a_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(&dir, 1);
+        let read_only = Storage::open(storage.path(), true, None).unwrap();
+        let map = Map::new(storage.file(), true, [8 * STEP, 0, 0, 0]).unwrap();
+        // A writable view of a file that is not.
+        let refused = |bytes| map.append(read_only.file(), RegionKind::Slots, extent(0), bytes).is_err();
+        assert!(refused(STEP) && refused(STEP));
+        map.append(storage.file(), RegionKind::Slots, extent(0), STEP).unwrap();
+        storage.allocate(extent(1), 4 * EXTENT_ALIGN).unwrap();
+        assert!(refused(STEP));
+        map.append(storage.file(), RegionKind::Slots, extent(1), 4 * STEP).unwrap();
+        assert_eq!(map.mapped(RegionKind::Slots), 5 * STEP);
+        drop(map);
+        storage.truncate(extent(0)).unwrap();
+        assert_eq!(storage.len().unwrap(), extent(0));
     }
 
-    /// Maps a part of the file, at `at` inside a reservation, or anywhere when `at` is null.
-    pub fn map_file(
-        at: *mut u8,
-        file: &File,
-        offset: u64,
-        bytes: usize,
-        writable: bool,
-    ) -> io::Result<*mut u8> {
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let flags = libc::MAP_SHARED | if at.is_null() { 0 } else { libc::MAP_FIXED };
-        // SAFETY: MAP_FIXED only ever replaces addresses inside a range that `reserve` gave to this `Map` and that lie
-        // past `mapped`, so no reference into them exists.
-        let address = unsafe {
-            libc::mmap(at.cast(), bytes, protection, flags, file.as_raw_fd(), offset as libc::off_t)
-        };
-        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address.cast()) }
-    }
-
-    pub fn unmap(at: *mut u8, bytes: usize) {
-        // SAFETY: the range was mapped by this module for the `Map` being dropped, and every reference into it borrows
-        // from that `Map`.
-        unsafe { libc::munmap(at.cast(), bytes) };
+    #[test]
+    fn a_mapped_file_can_be_cut_where_its_maps_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(&dir, 3);
+        let map = Map::new(storage.file(), true, [STEP, 0, 0, 0]).unwrap();
+        map.append(storage.file(), RegionKind::Slots, extent(0), STEP).unwrap();
+        storage.truncate(extent(1)).unwrap();
+        // Windows may refuse, which is no error.
+        if cfg!(unix) {
+            assert_eq!(storage.len().unwrap(), extent(1));
+        }
     }
 }

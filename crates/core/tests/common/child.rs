@@ -58,6 +58,18 @@ impl Running {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
+    /// Stops all of the child's threads wherever they are; returns when they stand still.
+    pub fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        let pid = unsafe { libc::waitpid(self.pid(), &mut status, libc::WUNTRACED) };
+        assert!(pid == self.pid() && libc::WIFSTOPPED(status), "the child ended: status {status}");
+    }
+
+    pub fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
     /// Ends the child as `kill -9` does, and waits until it is gone.
     pub fn kill(mut self) {
         self.0.kill().unwrap();

@@ -1,8 +1,12 @@
 //! Files as a crash leaves them: copies whose identity words are changed, and mixtures of old and new sectors.
 
+#[cfg(unix)]
 use std::fs::{File, OpenOptions};
+#[cfg(unix)]
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::path::Path;
+use std::path::PathBuf;
 
 use super::Rng;
 
@@ -30,11 +34,13 @@ pub fn set_other_boot(bytes: &mut [u8]) {
 }
 
 /// Makes a file one that another machine wrote, or this one before its last start.
+#[cfg(unix)]
 pub fn move_to_other_boot(path: &Path) {
     OpenOptions::new().write(true).open(path).unwrap().write_all_at(&OTHER_BOOT, BOOT as u64).unwrap();
 }
 
 /// Makes a file one that was open for writing when its machine crashed.
+#[cfg(unix)]
 pub fn crash_machine(path: &Path) {
     move_to_other_boot(path);
     let dirty = 1u32.to_le_bytes();
@@ -42,6 +48,7 @@ pub fn crash_machine(path: &Path) {
 }
 
 /// Writes a file that looks as if it had been written in this boot, under this inode: what a killed process leaves.
+#[cfg(unix)]
 pub fn write_as_killed(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     let file = OpenOptions::new().write(true).open(path).unwrap();
@@ -54,6 +61,7 @@ pub fn write_as_killed(path: &Path, bytes: &[u8]) {
 
 /// Reads a file that others may be writing, through the page cache that their maps share. Not through a map of its own:
 /// a recovery may cut the file off meanwhile.
+#[cfg(unix)]
 pub fn read(path: &Path) -> Vec<u8> {
     let file = File::open(path).unwrap();
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];

@@ -1,8 +1,10 @@
 //! What the test files share: random numbers, true distances, the model of a plane, children and their ends.
 #![allow(dead_code, clippy::undocumented_unsafe_blocks)] // Each test file uses a part of this.
 
+#[cfg(unix)]
 pub mod child;
 pub mod image;
+#[cfg(unix)]
 pub mod journal;
 
 use std::collections::{BTreeMap, HashSet};

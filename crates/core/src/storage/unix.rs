@@ -1,0 +1,147 @@
+//! Files on Unix: identity, allocation, sync, byte locks.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::{FileId, write_zeros};
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+compile_error!("a lock must end with the open file that holds it: this system has no such byte locks");
+
+/// Opens as the options say, without waiting: a pipe would keep its opener until somebody takes the other end.
+pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // Means nothing for regular files, which is what the caller goes on with.
+    options.custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// Device and inode of a file.
+pub fn file_id(file: &File) -> io::Result<FileId> {
+    let metadata = file.metadata()?;
+    Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+}
+
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(bytes, offset)
+}
+
+/// Cuts the file off.
+pub fn truncate(file: &File, bytes: u64) -> io::Result<()> {
+    file.set_len(bytes)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn sync(file: &File) -> io::Result<()> {
+    // Also writes pages dirtied through a shared map, and the file size.
+    file.sync_data()
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn sync(file: &File) -> io::Result<()> {
+    // The standard library sends F_FULLFSYNC: fsync alone stops at the drive's cache.
+    file.sync_all()
+}
+
+/// Makes a name durable.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)?.sync_all()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: a system call on an open descriptor, with no pointers. The raw call, not posix_fallocate: libc's
+        // emulation of that one writes to each block without regard to other writers.
+        let result =
+            unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => continue,
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return write_zeros(file, offset, bytes),
+            _ => return Err(error),
+        }
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let (len, end) = (file.metadata()?.len(), offset + bytes);
+    if end <= len {
+        // An extension that no extent came to name. Whether its blocks are there is not known.
+        return write_zeros(file, offset, bytes);
+    }
+    // Blocks behind the last one that the file has, which is at least where it ends: all of them or none.
+    let mut request = libc::fstore_t {
+        fst_flags: libc::F_ALLOCATEALL,
+        fst_posmode: libc::F_PEOFPOSMODE,
+        fst_offset: 0,
+        fst_length: (end - len) as libc::off_t,
+        fst_bytesalloc: 0,
+    };
+    // SAFETY: the descriptor is open and `request` is a valid fstore_t for the duration of the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_PREALLOCATE, &raw mut request) } {
+        -1 => match io::Error::last_os_error() {
+            e if matches!(e.raw_os_error(), Some(libc::ENOTSUP | libc::EOPNOTSUPP | libc::EINVAL)) => {
+                write_zeros(file, offset, bytes)
+            }
+            e => Err(e),
+        },
+        // The file ends before the blocks do until its length says otherwise.
+        _ => file.set_len(end),
+    }
+}
+
+/// Open-file-description locks: owned by the open file, so they survive nothing that the file does not. macOS has had
+/// them since 10.11 (xnu-3248, `bsd/kern/kern_descrip.c`), with Linux's names and rules.
+pub mod lock {
+    use super::*;
+
+    fn request(kind: libc::c_int, byte: u64) -> libc::flock {
+        // SAFETY: flock is plain data; all zeros is a value of it.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+        lock.l_start = byte as libc::off_t;
+        lock.l_len = 1;
+        lock
+    }
+
+    fn control(file: &File, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+        // SAFETY: the descriptor is open and `lock` is a valid flock for the duration of the call.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, lock as *mut libc::flock) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn try_lock(file: &File, byte: u64) -> io::Result<bool> {
+        match control(file, libc::F_OFD_SETLK, &mut request(libc::F_WRLCK as libc::c_int, byte)) {
+            Ok(()) => Ok(true),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub fn unlock(file: &File, byte: u64) -> io::Result<()> {
+        control(file, libc::F_OFD_SETLK, &mut request(libc::F_UNLCK as libc::c_int, byte))
+    }
+
+    pub fn is_locked_elsewhere(file: &File, byte: u64) -> io::Result<bool> {
+        let mut lock = request(libc::F_WRLCK as libc::c_int, byte);
+        control(file, libc::F_OFD_GETLK, &mut lock)?;
+        Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+    }
+}
