@@ -8,13 +8,17 @@ export const CLOCK = 1
 /** The next serial. */
 export const NEXT = 2
 /** Live records, as far as the workers have noted it. */
-export const LIVE = 3
+export const LIVE_COUNT = 3
 /** What the searcher's times are counted under. */
 export const PHASE = 4
+/** How many of the spinners are to spin. */
+export const SPINNING = 5
 export const WORDS = 8
 
-/** A record is unknown (0), then live, then claimed by the remover, then removed. */
-export const state = { live: 1, leaving: 2, removed: 3 }
+// What the shared states say of a record: 0 when nothing is known yet, then live, then claimed by the remover, then the
+// number of its removal.
+export const LIVE = -1
+export const LEAVING = -2
 
 const CENTRES = 64
 const centres = new Map()

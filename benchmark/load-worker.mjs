@@ -1,10 +1,10 @@
 // One worker of benchmark/load.mjs: searches, inserts or removes on the plane that all of them have open, until told to
-// stop. Which records are live is kept in memory that all workers share.
+// stop. Which records are live is kept in memory that all workers share. A spinner only keeps a core busy.
 import { parentPort, workerData } from 'node:worker_threads'
 import { Plane } from '../index.mjs'
-import { CLOCK, LIVE, NEXT, PHASE, STOP, keyOf, mulberry, state as states, vectorOf } from './load-records.mjs'
+import { CLOCK, LEAVING, LIVE, LIVE_COUNT, NEXT, PHASE, SPINNING, STOP, keyOf, mulberry, vectorOf } from './load-records.mjs'
 
-const { role, index, file, dims, target, words, state, removedAt, serialOf, queries } = workerData
+const { role, index, file, dims, target, words, states, serialOf, queries } = workerData
 const K = 10
 const EF = 128
 /** A cosine distance that was scored with the f32 copy is within this of the true one: docs/accuracy.md. */
@@ -17,7 +17,7 @@ const found = { role, calls: 0, records: 0, malformed: 0, ghosts: 0, examples: [
 const stopped = () => Atomics.load(words, STOP) !== 0
 /** Lets callbacks of promises and timers run. */
 const breathe = () => new Promise((resolve) => setImmediate(resolve))
-const roles = { searcher, inserter, remover, timer }
+const roles = { searcher, inserter, remover, timer, spinner }
 
 await roles[role]()
 await plane.close()
@@ -94,8 +94,8 @@ function check(form, query, { ids, distances, keys, keyEnds }, clock) {
     if (unordered) return wrong(`hit ${i} is out of order: ${distances}`)
     const truth = cosineDistance(query, vectorOf(serial, dims))
     if (!(Math.abs(distances[i] - truth) <= DISTANCE_ERROR)) return wrong(`${key} is at ${distances[i]}, not ${truth}`)
-    const removed = Atomics.load(removedAt, serial)
-    if (removed !== 0 && removed <= clock) complain('ghosts', `${form}: ${key} was removed at ${removed}, searched at ${clock}`)
+    const removed = Atomics.load(states, serial)
+    if (removed > 0 && removed <= clock) complain('ghosts', `${form}: ${key} was removed at ${removed}, searched at ${clock}`)
   }
 }
 
@@ -113,14 +113,14 @@ function cosineDistance(a, b) {
 
 async function inserter() {
   while (!stopped()) {
-    if (Atomics.load(words, LIVE) >= target) {
+    if (Atomics.load(words, LIVE_COUNT) >= target) {
       await new Promise((resolve) => setTimeout(resolve, 1))
       continue
     }
     const form = found.calls % 8
     const count = form === 0 ? 64 : 1
     const first = Atomics.add(words, NEXT, count)
-    if (first + count > state.length) throw new Error('more records than there is room to follow')
+    if (first + count > states.length) throw new Error('more records than there is room to follow')
     const serials = Array.from({ length: count }, (_, i) => first + i)
     if (form === 0) await insertMany(serials)
     else if (form % 2 === 0) landed(serials[0], await plane.insertAsync(vectorOf(serials[0], dims), keyOf(serials[0])))
@@ -142,15 +142,15 @@ async function insertMany(serials) {
 }
 
 function landed(serial, id) {
-  Atomics.store(state, serial, states.live)
+  Atomics.store(states, serial, LIVE)
   Atomics.store(serialOf, id, serial + 1)
-  Atomics.add(words, LIVE, 1)
+  Atomics.add(words, LIVE_COUNT, 1)
   found.records++
 }
 
 async function remover() {
   while (!stopped()) {
-    if (Atomics.load(words, LIVE) < 0.95 * target) {
+    if (Atomics.load(words, LIVE_COUNT) < 0.95 * target) {
       await new Promise((resolve) => setTimeout(resolve, 1))
       continue
     }
@@ -165,9 +165,8 @@ async function remover() {
     if (removed !== ids.length) complain('malformed', `${removed} of ${ids.length} were removed`)
     const clock = Atomics.add(words, CLOCK, 1) + 1
     for (const { serial } of claimed) {
-      Atomics.store(removedAt, serial, clock)
-      Atomics.store(state, serial, states.removed)
-      Atomics.sub(words, LIVE, 1)
+      Atomics.store(states, serial, clock)
+      Atomics.sub(words, LIVE_COUNT, 1)
       found.records++
     }
     found.calls++
@@ -182,7 +181,7 @@ function claim() {
     const id = Math.floor(random() * highWater)
     const serial = Atomics.load(serialOf, id) - 1
     if (serial < 0) continue
-    if (Atomics.compareExchange(state, serial, states.live, states.leaving) === states.live) return { id, serial }
+    if (Atomics.compareExchange(states, serial, LIVE, LEAVING) === LIVE) return { id, serial }
   }
 }
 
@@ -203,4 +202,13 @@ async function timer() {
     const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]
     return { count: sorted.length, p50_us: at(0.5), p99_us: at(0.99), max_us: sorted.at(-1) }
   })
+}
+
+/** Keeps a core busy and touches nothing, while it is told to. */
+function spinner() {
+  while (!stopped()) {
+    const spinning = Atomics.load(words, SPINNING)
+    if (spinning > index) for (let i = 0; i < 1e4; i++) random()
+    else Atomics.wait(words, SPINNING, spinning, 20)
+  }
 }

@@ -55,7 +55,7 @@ function fromFolders(name, rows, queries) {
   for (const data of [fixtures(), loadShared()]) {
     if (!data?.names.includes(name)) continue
     const set = data.load(name, { rows, queries })
-    // The shipped vectors serve when they are enough; where both have the rows, the larger set has more queries.
+    // Both have the same rows in the same order, but the larger set has more queries.
     if (set.base.rows === rows && set.queries.rows === queries) return set
   }
   return null
@@ -95,8 +95,9 @@ function writeVecs(file, { data, rows, dims }) {
     bytes.writeInt32LE(dims, at)
     Buffer.from(data.buffer, data.byteOffset + row * dims * 4, dims * 4).copy(bytes, at + 4)
   }
-  fs.writeFileSync(`${file}.part`, bytes)
-  fs.renameSync(`${file}.part`, file)
+  const part = `${file}.${process.pid}`
+  fs.writeFileSync(part, bytes)
+  fs.renameSync(part, file)
 }
 
 function sha256(view) {

@@ -10,6 +10,9 @@ import { loadSet, syntheticSet } from '../lib/data.mjs'
 import { cpuSince, percentile, timed } from '../lib/measure.mjs'
 import { ENGINES, K } from './engines.mjs'
 
+const WARM_UP = 50
+const ERROR_MAX = 120
+
 const engine = ENGINES[process.argv[2]]
 const work = fs.mkdtempSync(path.join(process.env.BENCH_WORK ?? os.tmpdir(), 'vecplane-peers-'))
 process.on('exit', () => fs.rmSync(work, { recursive: true, force: true }))
@@ -33,7 +36,8 @@ const commands = {
   /** Recall at each ef in turn, up to the first that reaches `enough`. */
   async curve({ efs, enough }) {
     const curve = []
-    for (const ef of engine.efMatters === false ? efs.slice(0, 1) : efs) {
+    const taken = efs.filter((ef) => ef >= (engine.efMin ?? K))
+    for (const ef of engine.efMatters === false ? taken.slice(0, 1) : taken) {
       const search = index.search(ef)
       let right = 0
       for (let i = 0; i < queries.length; i++) {
@@ -83,7 +87,7 @@ process.on('message', async ({ command, ...asked }) => {
   try {
     process.send({ result: await commands[command](asked) })
   } catch (error) {
-    process.send({ error: error.message.split('\n')[0] })
+    process.send({ error: error.message.split('\n')[0].slice(0, ERROR_MAX) })
   }
 })
 process.send({ result: 'ready' })
@@ -91,6 +95,8 @@ process.send({ result: 'ready' })
 async function timeOne(search, ms) {
   // A promise costs a turn of the loop that a synchronous engine's users do not pay.
   const sync = typeof search(queries[0])?.then !== 'function'
+  // The other engine's turn has left the caches full of its own data.
+  for (const query of queries.slice(0, WARM_UP)) await search(query)
   let count = 0
   const cpu = process.cpuUsage()
   const started = performance.now()

@@ -6,7 +6,7 @@
 //     rows(answer)      row numbers of an answer, nearest first; not timed
 //     close()
 //
-// `efMatters` is false for engines that compare the query with every row. `package` is what a user would install.
+// `efMatters` is false for engines that compare the query with every row; `efMin` is the lowest ef an engine takes. `package` is what a user would install.
 
 export const ENGINES = {
   vecplane: { adapter: 'vecplane', what: 'HNSW over int8, exact rerank' },
@@ -19,7 +19,7 @@ export const ENGINES = {
   'published-int8': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int8' }, what: 'HNSW over int8' },
   'published-int16': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int16' }, what: 'HNSW over int16' },
   lancedb: { adapter: 'lancedb', package: '@lancedb/lancedb', what: 'IVF_HNSW_SQ, 8 bits' },
-  'lancedb-refine': { adapter: 'lancedb', package: '@lancedb/lancedb', options: { refineFactor: 3 }, what: 'the same, refineFactor 3' },
+  'lancedb-refine': { adapter: 'lancedb', package: '@lancedb/lancedb', options: { refineFactor: 3 }, efMin: 30, what: 'the same, refineFactor 3' },
   'sqlite-vec': { adapter: 'sqlite-vec', package: 'sqlite-vec', queriesMax: 50, efMatters: false, what: 'compares with every row' },
 }
 

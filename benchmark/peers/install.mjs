@@ -16,7 +16,8 @@ export function installPeers() {
   const missing = () => Object.keys(wanted).filter((name) => !fs.existsSync(path.join(MODULES, name)))
   if (missing().length > 0) {
     console.log('installing the peers into benchmark/peers ...')
-    npm(HERE, 'ci')
+    const { status, stderr } = npm(HERE, 'install')
+    if (status !== 0) throw new Error(`the peers could not be installed: ${lastLine(stderr)}`)
     rebuildNative()
   }
   return Object.fromEntries(missing().map((name) => [name, reasonFor(name, wanted[name])]))

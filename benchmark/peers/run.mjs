@@ -15,6 +15,7 @@ import path from 'node:path'
 import process from 'node:process'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { loadSet } from '../lib/data.mjs'
 import { machine, pinned, spread } from '../lib/measure.mjs'
 import { EF_CONSTRUCTION, ENGINES, K, M } from './engines.mjs'
 import { installPeers } from './install.mjs'
@@ -134,6 +135,8 @@ async function attempt(engine, work) {
 
 async function compare(name, rows) {
   console.log(`${name}, ${rows} rows`)
+  // Ground truth that is not at hand is computed here, once, and read by every engine's process.
+  loadSet(name, rows, Number(values.queries))
   const engines = await buildAll({ name, rows, queries: Number(values.queries) })
   for (const engine of engines.filter((one) => !one.error)) {
     engine.curve = await attempt(engine, () => engine.process.ask({ command: 'curve', efs, enough: TARGETS.at(-1) }))

@@ -122,13 +122,12 @@ pub(crate) fn run(
     })
 }
 
-/// Runs `work` on this thread and others, `threads` in all (0 for every hardware thread), but no more than there are
-/// pieces of it.
+/// Runs `work` on this thread and others, `threads` in all (0 for every hardware thread), but no more than the hardware
+/// has, or than there are pieces of it.
 fn on_threads(threads: usize, pieces: usize, work: impl Fn() + Sync) {
-    let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n.min(INTENT_COUNT),
-    };
+    // More threads than the hardware has gain nothing here, and take the processor from the caller's event loop.
+    let hardware = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { hardware } else { threads.min(hardware) }.min(INTENT_COUNT);
     std::thread::scope(|scope| {
         for i in 1..threads.min(pieces) {
             // A system that gives no more threads slows the batch down, no more.

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::layout::{HEADER_BYTES, NONE, SUPERBLOCK_BYTES};
-use crate::file::shared::FLAG_REPLACED;
 use crate::file::store::Store;
 use crate::options::CreateOptions;
 use crate::recover;
@@ -45,7 +44,7 @@ pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
     };
     remove.0 = None;
     if let Some(old) = old {
-        old.shared().flags.fetch_or(FLAG_REPLACED, Ordering::SeqCst);
+        old.shared().replacements.fetch_add(1, Ordering::SeqCst);
         old.storage().unlock(LOCK_WRITER);
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::file::header::{Commit, Superblock};
 use crate::file::identity::Identity;
 use crate::file::layout::{INTENT_COUNT, SUPERBLOCK_BYTES};
-use crate::file::shared::{FLAG_REPLACED, FLAG_SUPERSEDED, FLAG_SYNC_FAILED, Intent};
+use crate::file::shared::{FLAG_SYNC_FAILED, Intent};
 use crate::file::store::Store;
 use crate::graph::links::LinkLocks;
 use crate::graph::{Graph, Scratch};
@@ -55,6 +55,8 @@ pub struct Engine {
     sessions: ArrayQueue<Box<Session>>,
     intents: ArrayQueue<u32>,
     identity: Identity,
+    /// As the file had it when this process opened it.
+    replacements: u32,
     opened_clean: AtomicBool,
 }
 
@@ -136,8 +138,10 @@ impl Engine {
             let _ = intents.push(i);
         }
         let identity = Identity::current(store.file_id()?);
+        let replacements = store.shared().replacements.load(Ordering::Relaxed);
         Ok(Engine {
             store,
+            replacements,
             readers,
             links: LinkLocks::default(),
             shards: ShardLocks::default(),
@@ -179,8 +183,7 @@ impl Engine {
 
     /// Refuses to work on a file that is not at its path any more.
     pub fn check_current(&self) -> Result<()> {
-        let flags = self.store.shared().flags.load(Ordering::Relaxed);
-        if flags & (FLAG_REPLACED | FLAG_SUPERSEDED) == 0 {
+        if self.store.shared().replacements.load(Ordering::Relaxed) == self.replacements {
             return Ok(());
         }
         Err(Error::Replaced { path: self.path().to_path_buf() })

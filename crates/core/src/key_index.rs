@@ -216,6 +216,22 @@ impl<'a> Shard<'a> {
     }
 }
 
+/// Whether every shard's table lies in the heap and, where nobody is writing, the entries are as many as the records.
+pub fn is_plausible(store: &Store, quiet: bool) -> bool {
+    if !store.config.unique_keys {
+        return true;
+    }
+    let mut used = 0i64;
+    for shard in store.key_shards() {
+        let word = shard.table.load(Ordering::Acquire);
+        if word != 0 && table(store, word).is_none() {
+            return false;
+        }
+        used += i64::from(shard.used.load(Ordering::Relaxed));
+    }
+    !quiet || used == store.shared().count.load(Ordering::Relaxed)
+}
+
 /// Every (shard, id) in the index, for `verify`.
 pub fn ids(store: &Store) -> impl Iterator<Item = u32> + '_ {
     let tables =

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::identity::Identity;
 use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
-use crate::file::shared::{FLAG_SYNC_FAILED, SharedState};
+use crate::file::shared::{FLAG_SYNC_FAILED, FLAGS_KNOWN, SharedState};
 use crate::file::store::Store;
 use crate::graph::node::{Node, SlotState};
 use crate::graph::{Graph, links};
@@ -84,6 +84,10 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
     }
     let high_water = shared.id_high_water.load(Ordering::Acquire);
     store.refresh()?;
+    if shared.flags.load(Ordering::Relaxed) & !FLAGS_KNOWN != 0 || !key_index::is_plausible(store, dirty == 0)
+    {
+        return Ok(true);
+    }
     let id_or_none = |id: u32| id == NONE || id < high_water;
     let entry = shared.entry.load(Ordering::Acquire);
     let entry_fits = entry == u64::MAX || (entry as u32) < high_water && entry >> 32 <= u64::from(LEVEL_MAX);
@@ -240,6 +244,7 @@ fn scan(
     store.refresh()?;
     let records = find_records(store, progress)?;
     // Until the end of this, whoever dies leaves a file that matches no boot, so that the next one scans again.
+    shared.flags.fetch_and(FLAG_SYNC_FAILED, Ordering::SeqCst);
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     shared.dirty.store(1, Ordering::SeqCst);
     store.sync()?;

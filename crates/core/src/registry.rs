@@ -24,14 +24,16 @@ fn planes() -> &'static Mutex<HashMap<Key, Weak<Engine>>> {
 pub fn open(path: &Path, read_only: bool, timeout: Duration, progress: &Progress<'_>) -> Result<Arc<Engine>> {
     let storage = Storage::open(path, read_only, None)?;
     let key = (storage.file_id()?, read_only);
-    if let Some(engine) = lock(planes()).get(&key).and_then(Weak::upgrade) {
+    // One whose file was replaced at the path it came from stays stale, though the file may have other names.
+    let current = |engine: &Arc<Engine>| engine.check_current().is_ok();
+    if let Some(engine) = lock(planes()).get(&key).and_then(Weak::upgrade).filter(current) {
         return Ok(engine);
     }
     // Without the registry's lock: recovery may take long, and other planes should not wait for it.
     let engine = open_storage(storage, timeout, progress)?;
     let mut planes = lock(planes());
     planes.retain(|_, engine| engine.strong_count() > 0);
-    if let Some(other) = planes.get(&key).and_then(Weak::upgrade) {
+    if let Some(other) = planes.get(&key).and_then(Weak::upgrade).filter(current) {
         return Ok(other);
     }
     let engine = Arc::new(engine);

@@ -24,6 +24,7 @@ impl Engine {
         let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;
         self.write_record(node, &slot, new, key);
         let (graph, scratch) = pinned.parts();
+        let graph = graph.for_writing();
         let config = &self.store.config;
         scratch.query.set_vector(config.precision, config.metric, new.vector, new.norm);
         graph.link(id, node, slot.level, scratch);

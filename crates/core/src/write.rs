@@ -18,6 +18,8 @@ use crate::record::{self, NewVector};
 /// How often a node asks for a parent while everything that could be one is still being linked in.
 const PARENT_TRIES: usize = 100_000;
 
+/// Slots that a removal takes out of limbo: more than it puts there.
+const DRAIN_AT_REMOVAL: usize = 4;
 /// How long an insert into a full plane waits for removed slots that readers still hold.
 const LIMBO_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -53,7 +55,7 @@ impl Engine {
         let (graph, scratch) = pinned.parts();
         let config = &self.store.config;
         scratch.query.set_vector(config.precision, config.metric, new.vector, new.norm);
-        self.link_and_publish(graph, scratch, id, node, slot.level);
+        self.link_and_publish(graph.for_writing(), scratch, id, node, slot.level);
         Ok(id)
     }
 
@@ -264,6 +266,9 @@ impl Engine {
         }
         self.store.shared().count.fetch_sub(1, Ordering::Relaxed);
         self.finish_removal(id, node, false)?;
+        // Without readers in the way the slot is the next one handed out.
+        let _allocation = lock(&self.allocation);
+        ids::drain(&self.store, &self.readers, DRAIN_AT_REMOVAL)?;
         Ok(true)
     }
 

@@ -344,7 +344,7 @@ fn copies_stay_reachable_while_old_records_give_way_to_new_ones() {
                 common::check_verified(run.plane());
             }
         }
-        run.check("churned", 1.0);
+        run.check("churned", 0.98);
     }
 }
 
@@ -373,11 +373,40 @@ fn larger_planes_keep_every_record_and_their_recall() {
                 run.remove(id);
             }
         }
-        run.check("a tenth left", 0.999);
+        run.check("a tenth left", 0.95);
         run.reopen();
         run.insert_batch(500, 2);
-        run.check("grown again", 0.999);
+        run.check("grown again", 0.95);
     }
+}
+
+/// Removals mend the graph around them; when nine in ten are gone, nothing but such mends is left.
+#[test]
+fn survivors_of_many_removals_find_themselves() {
+    let (mut tried, mut missed) = (0, 0);
+    for seed in 0..by_form(8, 80) {
+        // In tight clusters a group that is cut off is not met by chance.
+        let mut rng = Rng::new(77 * seed + 5);
+        let centres: Vec<Vec<f32>> = (0..8).map(|_| rng.gaussian(24)).collect();
+        let mut run = Run::new(CreateOptions::new(24), Keys::None, rng.fork());
+        for _ in 0..2500 {
+            let vector: Vec<f32> = run.rng.pick(&centres).clone();
+            let vector: Vec<f32> = vector.iter().map(|x| x + 0.2 * run.rng.gauss()).collect();
+            let id = run.plane().insert(&vector, b"").unwrap();
+            run.model.add(id, &vector, b"");
+        }
+        (0..2500).filter(|id| id % 10 != 3).for_each(|id| run.remove(id));
+        run.model.check_plane(run.plane());
+        let options = SearchOptions { ef: Some(128), ..SearchOptions::new(10) };
+        for (id, record) in &run.model.records {
+            tried += 1;
+            missed += usize::from(!run.plane().search(&record.vector, &options).unwrap().ids.contains(id));
+        }
+    }
+    assert!(
+        missed * 2000 <= tried,
+        "{missed} of {tried} survivors are not found by their own vectors at ef 128"
+    );
 }
 
 #[test]

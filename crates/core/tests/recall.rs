@@ -224,6 +224,15 @@ fn long_form(name: &str) -> Option<std::path::PathBuf> {
     data::full()
 }
 
+/// The name that the public surface has for it.
+fn name(of: impl std::fmt::Debug) -> String {
+    match format!("{of:?}").as_str() {
+        "InnerProduct" => "inner product".into(),
+        "L2" => "L2".into(),
+        other => other.to_lowercase(),
+    }
+}
+
 fn heading(set: &Set) {
     let (rows, dims, queries) = (set.base.rows(), set.base.dims, set.queries.rows());
     println!("\n{} {rows} x {dims}, {queries} queries, k {K}\n", set.name);
@@ -241,7 +250,7 @@ fn recall_table(set: &Set, metrics: &[Metric]) {
             for &rerank in ways {
                 let cells = EFS.map(|ef| format!("{:.4}", built.recall(&truth, set, ef, rerank)));
                 let by = if rerank { "f32 copy" } else { "codes" };
-                println!("| {metric:?} | {precision:?} | {by} | {} |", cells.join(" | "));
+                println!("| {} | {} | {by} | {} |", name(metric), name(precision), cells.join(" | "));
             }
         }
     }
@@ -269,7 +278,7 @@ fn long_table_of_answers_that_differ() {
                 let differs = |query: &usize| !same_as_exact(&built, set.queries.row(*query), ef);
                 (0..set.queries.rows()).filter(differs).count().to_string()
             });
-            println!("| {metric:?} | {} |", cells.join(" | "));
+            println!("| {} | {} |", name(metric), cells.join(" | "));
         }
     }
 }
@@ -322,14 +331,10 @@ fn long_tuning_tables() {
         tuning_table(&set, "M", &ms);
         let widths = [50, 100, 200, 400].map(|ef| with(&ef.to_string(), &|o| o.ef_construction = ef));
         tuning_table(&set, "efConstruction", &widths);
-        let kinds = PRECISIONS.map(|precision| with(&format!("{precision:?}"), &|o| o.precision = precision));
+        let kinds = PRECISIONS.map(|precision| with(&name(precision), &|o| o.precision = precision));
         tuning_table(&set, "precision", &kinds);
         let copies = [Rerank::F32, Rerank::F16, Rerank::None];
-        tuning_table(
-            &set,
-            "rerank",
-            &copies.map(|rerank| with(&format!("{rerank:?}"), &|o| o.rerank = rerank)),
-        );
+        tuning_table(&set, "rerank", &copies.map(|rerank| with(&name(rerank), &|o| o.rerank = rerank)));
     }
 }
 

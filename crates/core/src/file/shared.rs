@@ -9,13 +9,12 @@ use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COU
 use super::layout::{EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET};
 use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET};
 
+/// Every flag that a version may set: 1 is reserved for compaction, 4 for hosts that declare their mirror invalid.
+pub const FLAGS_KNOWN: u32 = 13;
+
 /// Size classes of the heap's free lists.
 pub const HEAP_CLASSES: usize = 96;
 
-/// `SharedState::flags`: `compact` put a fresh file at this path.
-pub const FLAG_SUPERSEDED: u32 = 1;
-/// `SharedState::flags`: `create` put another plane at this path.
-pub const FLAG_REPLACED: u32 = 2;
 /// `SharedState::flags`: a sync failed, so nobody knows what reached the disk.
 pub const FLAG_SYNC_FAILED: u32 = 8;
 
@@ -38,7 +37,9 @@ pub struct SharedState {
     pub flags: AtomicU32,
     /// Lanes ever used in the reader table: scans stop here.
     pub lane_high_water: AtomicU32,
-    _pad1: [u32; 9],
+    /// How often `create` has put another plane at a path of this file: handles from before such a moment are stale.
+    pub replacements: AtomicU32,
+    _pad1: [u32; 8],
 
     /// 1 from before the first change until after the flush of a clean close.
     pub dirty: AtomicU32,

@@ -91,10 +91,11 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Starts a walk: empties the sets. `ef` is how many nodes the beam keeps.
-    pub fn start(&self, walk: &mut Walk, ef: usize) {
+    /// Starts a walk: empties the sets. `ef` is how many nodes the beam keeps, `copies` how many of them may be copies of
+    /// one vector.
+    pub fn start(&self, walk: &mut Walk, ef: usize, copies: usize) {
         walk.visited.reset(self.slots.limit());
-        walk.pool.reset(ef);
+        walk.pool.reset(ef, copies);
         walk.pending.clear();
         walk.gathered.clear();
     }
@@ -150,12 +151,33 @@ impl<'a> Graph<'a> {
     #[inline(always)]
     fn score_pending(&self, query: &Query, walk: &mut Walk) {
         let Walk { pool, pending, rows, .. } = walk;
-        self.score(query, pending.drain(..), rows, |id, distance| {
-            if pool.insert(pool::entry(distance, id)) {
+        let readable = |node: &Node<'a>| if self.writing { node.is_linked() } else { node.is_live() };
+        self.score_where(query, pending.drain(..), rows, readable, |id, distance| {
+            let entry = pool::entry(distance, id);
+            if entry >= pool.bound() {
+                return;
+            }
+            // A thousand copies of one vector must not fill the beam: there would be no way past them.
+            if let Some(other) = pool.crowd(entry)
+                && self.are_copies(id, other)
+            {
+                return;
+            }
+            if pool.insert(entry) {
                 // It will be expanded, sooner or later: its links should be there by then.
                 self.prefetch_links(id);
             }
         });
+    }
+
+    /// Whether two records that were just scored have the same codes.
+    #[cold]
+    fn are_copies(&self, one: u32, other: u32) -> bool {
+        let (Some(one), Some(other)) = (self.slots.get(one), self.slots.get(other)) else { return false };
+        let bytes = self.store.layout.code_bytes as usize;
+        // SAFETY: both were seen complete under the caller's pin, since they were scored, and so stay as they are.
+        let codes = |node: Node<'a>| unsafe { std::slice::from_raw_parts(node.codes(), bytes) };
+        codes(one) == codes(other)
     }
 
     /// Distances of the records among `ids` that are live.
@@ -210,7 +232,7 @@ impl<'a> Graph<'a> {
         let Some((entry, level)) = self.entry_point() else { return };
         seeds.push(entry);
         for layer in (above + 1..=level).rev() {
-            self.start(walk, beam);
+            self.start(walk, beam, beam);
             self.seed_all(query, walk, seeds);
             self.walk_layer(query, walk, layer);
             seeds.clear();

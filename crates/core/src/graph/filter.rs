@@ -43,7 +43,7 @@ impl<'a> Graph<'a> {
         if wide.saturating_mul(LOOKS_PER_BEAM * WALK_FACTOR) < allowed {
             let Scratch { query, walk, seeds, .. } = scratch;
             self.descend(query, walk, seeds, 0, descent_beam(wide));
-            self.start(walk, wide);
+            self.start(walk, wide, ranking.candidates());
             self.seed_all(query, walk, seeds);
             self.walk_layer(query, walk, 0);
             let found = walk.pool.entries().iter().map(|e| pool::id(*e)).filter(|id| allows(filter, *id));
@@ -70,7 +70,7 @@ impl<'a> Graph<'a> {
     /// The best of all allowed records by their codes, ranked like a walk's.
     fn scan_codes(&self, filter: &[u8], ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let Scratch { query, walk, .. } = scratch;
-        self.start(walk, ranking.candidates());
+        self.start(walk, ranking.candidates(), usize::MAX);
         let limit = u64::from(self.slots.limit()).min(filter.len() as u64 * 8) as u32;
         let mut ids = (0..limit).filter(|id| allows(filter, *id));
         let mut batch: Vec<u32> = Vec::with_capacity(BATCH);

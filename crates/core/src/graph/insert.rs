@@ -3,11 +3,17 @@
 use std::sync::atomic::Ordering;
 
 use super::beam::DESCENT_BEAM;
-use super::links::Offer;
+use super::links::{self, Offer};
 use super::node::{Node, SlotState};
 use super::pool;
 use super::{Graph, Scratch};
 use crate::file::layout::LEVEL_MAX;
+
+/// Copies of one vector that a beam holds while linking: more would leave no room for the way out.
+pub const COPIES: usize = 16;
+/// Links that a new node gets whatever the diversity rule says. An outlier whose nearest neighbour is another outlier is
+/// found through that one alone otherwise, and then not from everywhere.
+const LINKS_MIN: usize = 4;
 
 /// The level of a record: geometric, so that each layer has one M-th of the nodes of the one below. Drawn from the
 /// record's generation and the plane's seed, so that the same inserts make the same graph.
@@ -31,7 +37,7 @@ impl<'a> Graph<'a> {
         let Scratch { query, walk, seeds, edit, .. } = scratch;
         self.descend(query, walk, seeds, from, DESCENT_BEAM);
         for layer in (0..=from).rev() {
-            self.start(walk, self.store.config.ef_construction as usize);
+            self.start(walk, self.store.config.ef_construction as usize, COPIES);
             self.seed_all(query, walk, seeds);
             if layer == 0
                 && let Some(root) = self.root()
@@ -44,10 +50,19 @@ impl<'a> Graph<'a> {
             seeds.clear();
             seeds.extend(edit.candidates.iter().take(DESCENT_BEAM).map(|e| pool::id(*e)));
             let candidates = std::mem::take(&mut edit.candidates);
-            self.select(&candidates, self.m.min(self.links(node, layer).len()), &mut edit.selection);
+            let most = self.m.min(self.links(node, layer).len());
+            self.select(&candidates, most, &mut edit.selection);
+            edit.selection.fill(LINKS_MIN.min(most));
             let chosen: Vec<u32> = edit.selection.kept().to_vec();
-            for (link, other) in self.links(node, layer).iter().zip(&chosen) {
-                link.store(*other, Ordering::Relaxed);
+            {
+                // Others that are being inserted may have added themselves already.
+                let _guard = self.lock(id);
+                let list = self.links(node, layer);
+                for other in &chosen {
+                    if !links::contains(list, *other) {
+                        links::append(list, *other);
+                    }
+                }
             }
             let mut linked = false;
             for &other in &chosen {

@@ -125,7 +125,7 @@ pub enum Offer {
 impl<'a> Graph<'a> {
     /// The same graph with everything that exists by now; edits may meet nodes younger than this view.
     pub fn current(&self) -> Graph<'a> {
-        Graph::new(self.store, self.locks)
+        Graph { writing: self.writing, ..Graph::new(self.store, self.locks) }
     }
 
     /// Locks a node for editing.
@@ -174,7 +174,7 @@ impl<'a> Graph<'a> {
     pub fn offer(&self, id: u32, newcomer: u32, layer: u8, edit: &mut Edit) -> Offer {
         let _guard = self.lock(id);
         let graph = self.current();
-        let Some(node) = graph.slots.get(id).filter(|node| node.is_live() && layer <= node.level()) else {
+        let Some(node) = graph.slots.get(id).filter(|node| node.is_linked() && layer <= node.level()) else {
             return Offer::Declined;
         };
         let links = graph.links(node, layer);

@@ -48,6 +48,8 @@ pub struct Graph<'a> {
     m: usize,
     has_bias: bool,
     score_bytes: u32,
+    /// Walks see records that are still being linked in: two that are inserted at once should find each other.
+    writing: bool,
 }
 
 /// Memory that operations reuse; one per thread at work.
@@ -84,7 +86,13 @@ impl<'a> Graph<'a> {
             m: config.m as usize,
             has_bias,
             score_bytes: slots.score_bytes(),
+            writing: false,
         }
+    }
+
+    /// The same graph as writers see it.
+    pub fn for_writing(self) -> Self {
+        Graph { writing: true, ..self }
     }
 
     /// Entry point and its level; `None` when the plane is empty, or the word names no slot.

@@ -18,6 +18,9 @@ use super::pool::{self, Entry};
 use super::select::Selection;
 use crate::file::layout::NONE;
 
+/// How often in a row a full record may hand a child to one that hands one on in turn.
+const HANDS_MAX: usize = 8;
+
 impl<'a> Graph<'a> {
     /// Makes `id` the parent of a record that has none, when it is older. The caller holds the lock of `id`, which links
     /// to the record.
@@ -25,6 +28,7 @@ impl<'a> Graph<'a> {
         if layer == 0
             && let Some(record) = self.slots.get(child)
             && record.parent() == NONE
+            && node.is_live()
             && node.generation() < record.generation()
             && self.store.shared().root.load(Ordering::Acquire) != child
         {
@@ -86,17 +90,18 @@ impl<'a> Graph<'a> {
     /// Makes `id` the parent of a record that lost its own, or never had one. With `force` a link that is no child's
     /// gives way. Only the record's builder, or its old parent's remover, calls this.
     pub fn adopt(&self, id: u32, child: u32, force: bool, edit: &mut Edit) -> bool {
-        if id == child {
-            return false;
-        }
         let _guard = self.lock(id);
-        let graph = self.current();
-        let (Some(node), Some(record)) = (graph.slots.get(id), graph.slots.get(child)) else { return false };
-        if !node.is_live() || node.generation() >= record.generation() {
+        self.current().adopt_locked(id, child, force, edit)
+    }
+
+    /// `adopt`, with the lock of `id` held.
+    fn adopt_locked(&self, id: u32, child: u32, force: bool, edit: &mut Edit) -> bool {
+        let (Some(node), Some(record)) = (self.slots.get(id), self.slots.get(child)) else { return false };
+        if id == child || !node.is_live() || node.generation() >= record.generation() {
             return false;
         }
         let links = node.links();
-        if contains(links, child) || append(links, child) || force && graph.displace(id, node, child, edit) {
+        if contains(links, child) || append(links, child) || force && self.displace(id, node, child, edit) {
             record.set_parent(id);
             return true;
         }
@@ -118,29 +123,67 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Finds a parent anywhere: the tree from its root down, older records only.
+    /// Finds a parent anywhere: among the older records, from the root down. Where they all have as many children as
+    /// links, one of them hands its youngest child on, which has more records to choose from. The caller holds the lock
+    /// over removals.
     pub fn adopt_anywhere(&self, child: u32, edit: &mut Edit) -> bool {
         let graph = self.current();
         let Some(generation) = graph.slots.get(child).map(|n| n.generation()) else { return false };
-        let mut queue: VecDeque<u32> = graph.root().into_iter().collect();
-        let mut left = graph.slots.limit();
+        let elders = graph.elders(generation);
+        if elders.iter().any(|elder| graph.adopt(*elder, child, true, edit)) {
+            return true;
+        }
+        elders.iter().any(|elder| {
+            graph.hand_youngest_on(*elder, generation, edit, HANDS_MAX)
+                && graph.adopt(*elder, child, true, edit)
+        })
+    }
+
+    /// Every live record older than a generation, from the root down the tree.
+    fn elders(&self, generation: u64) -> Vec<u32> {
+        let older = |id: u32| self.slots.get(id).is_some_and(|n| n.is_live() && n.generation() < generation);
+        let mut queue: VecDeque<u32> = self.root().into_iter().filter(|root| older(*root)).collect();
+        let mut elders = Vec::new();
         while let Some(id) = queue.pop_front() {
-            if graph.adopt(id, child, true, edit) {
-                return true;
-            }
-            let Some(node) = graph.slots.get(id) else { continue };
-            let older = |other: &u32| {
-                graph
-                    .slots
-                    .get(*other)
-                    .is_some_and(|n| n.parent() == id && n.is_live() && n.generation() < generation)
-            };
-            queue.extend(links::ids(node.links()).filter(older));
-            left = left.saturating_sub(1);
-            if left == 0 {
+            elders.push(id);
+            let Some(node) = self.slots.get(id) else { continue };
+            let is_child =
+                |other: &u32| older(*other) && self.slots.get(*other).is_some_and(|n| n.parent() == id);
+            queue.extend(links::ids(node.links()).filter(is_child));
+            if elders.len() >= self.slots.limit() as usize {
                 break;
             }
         }
-        false
+        elders
+    }
+
+    /// Gives the youngest child of `id` another parent, if it is younger than `generation`.
+    fn hand_youngest_on(&self, id: u32, generation: u64, edit: &mut Edit, hands: usize) -> bool {
+        let Some(node) = self.slots.get(id).filter(|_| hands > 0) else { return false };
+        let child_of = |other: u32| {
+            self.slots
+                .get(other)
+                .filter(|n| n.is_linked() && n.parent() == id)
+                .map(|n| (n.generation(), other))
+        };
+        let youngest = links::ids(node.links()).filter_map(child_of).max();
+        let Some((age, child)) = youngest.filter(|(age, _)| *age > generation) else { return false };
+        let elders = self.elders(age);
+        let mut others = elders.iter().copied().filter(|other| *other != id);
+        let placed = others.any(|other| {
+            let _guard = self.lock(id);
+            // Its parent may have handed it on by itself meanwhile.
+            let still = self.slots.get(child).is_some_and(|n| n.parent() == id);
+            !still
+                || self.with_second(id, other, || self.adopt_locked(other, child, true, edit)) == Some(true)
+        });
+        placed
+            || elders.iter().filter(|other| **other != id).any(|other| {
+                self.hand_youngest_on(*other, age, edit, hands - 1) && {
+                    let _guard = self.lock(id);
+                    self.with_second(id, *other, || self.adopt_locked(*other, child, true, edit))
+                        == Some(true)
+                }
+            })
     }
 }

@@ -33,13 +33,16 @@ pub fn distance(entry: Entry) -> f32 {
 pub struct Pool {
     entries: Vec<Entry>,
     capacity: usize,
+    /// From this many entries at one distance on, `crowd` tells of it.
+    crowd_min: usize,
     /// Nothing before this is unexpanded.
     cursor: usize,
 }
 
 impl Pool {
-    /// Empties the pool; it will keep the `capacity` nearest.
-    pub fn reset(&mut self, capacity: usize) {
+    /// Empties the pool; it will keep the `capacity` nearest. A crowd is `crowd_min` entries at one distance.
+    pub fn reset(&mut self, capacity: usize, crowd_min: usize) {
+        self.crowd_min = crowd_min;
         self.entries.clear();
         // Not all at once: a caller may ask for a million out of a thousand.
         self.entries.reserve(capacity.min(1024));
@@ -56,6 +59,27 @@ impl Pool {
     #[inline(always)]
     pub fn bound(&self) -> Entry {
         if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
+    }
+
+    /// The node before which an entry would go, when a crowd of entries has the very same distance.
+    #[inline(always)]
+    pub fn crowd(&self, entry: Entry) -> Option<u32> {
+        let same = |other: Option<&Entry>| other.is_some_and(|other| other >> 32 == entry >> 32);
+        let at = self.entries.partition_point(|other| *other < entry);
+        // Nearly always neither neighbour has the distance, and that is all there is to know.
+        let alone = !same(self.entries.get(at)) && !same(self.entries[..at].last());
+        if alone {
+            return None;
+        }
+        let before = self.entries[..at]
+            .iter()
+            .rev()
+            .take_while(|other| same(Some(other)))
+            .take(self.crowd_min)
+            .count();
+        let after =
+            self.entries[at..].iter().take_while(|other| same(Some(other))).take(self.crowd_min).count();
+        (before + after >= self.crowd_min).then(|| id(self.entries[at - before]))
     }
 
     /// Adds an entry when it is among the nearest, and tells whether it is.
@@ -108,7 +132,7 @@ mod tests {
         #[test]
         fn the_pool_keeps_the_nearest_in_order(distances in prop::collection::vec(0u32..1000, 0..200), capacity in 1usize..64) {
             let mut pool = Pool::default();
-            pool.reset(capacity);
+            pool.reset(capacity, usize::MAX);
             let all: Vec<Entry> = distances.iter().enumerate().map(|(i, d)| entry(*d as f32, i as u32)).collect();
             for (i, one) in all.iter().enumerate() {
                 pool.insert(*one);

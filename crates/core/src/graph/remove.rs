@@ -6,12 +6,15 @@
 
 use std::sync::atomic::Ordering;
 
+use super::insert::COPIES;
 use super::node::{Node, SlotState};
 use super::{Graph, Scratch, links, pool};
 use crate::file::layout::NONE;
 
 /// Beam of the walk that looks for nodes linking to the removed one.
 const REPAIR_EF: usize = 96;
+/// Neighbours that are asked to link to a node which a removed one linked to.
+const WAYS_IN: usize = 3;
 
 impl<'a> Graph<'a> {
     /// Re-links everything around a node that is no longer live but still has its links. The caller is pinned, is the
@@ -23,7 +26,7 @@ impl<'a> Graph<'a> {
                 links::ids(self.links(node, layer)).filter(|other| self.is_live_on(*other, layer)).collect();
             self.set_row(&mut scratch.query, id);
             let Scratch { query, walk, edit, .. } = scratch;
-            self.start(walk, REPAIR_EF);
+            self.start(walk, REPAIR_EF, COPIES);
             self.seed_all(query, walk, &neighbours);
             self.walk_layer(query, walk, layer);
             let near: Vec<u32> = walk.pool.entries().iter().map(|e| pool::id(*e)).collect();
@@ -32,6 +35,15 @@ impl<'a> Graph<'a> {
                     self.slots.get(other).is_some_and(|n| links::contains(self.links(n, layer), id));
                 if links_here {
                     self.mend(other, id, &neighbours, layer, edit);
+                }
+            }
+            // Whom the removed node linked to has lost a way in: its own neighbours are asked to be another.
+            for &other in &neighbours {
+                let Some(reached) = self.slots.get(other) else { continue };
+                let ways: Vec<u32> =
+                    links::ids(self.links(reached, layer)).filter(|way| *way != id).take(WAYS_IN).collect();
+                for way in ways {
+                    self.offer(way, other, layer, edit);
                 }
             }
             if layer == 0 {

@@ -46,7 +46,7 @@ impl<'a> Graph<'a> {
     pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let Scratch { query, walk, seeds, .. } = scratch;
         self.descend(query, walk, seeds, 0, descent_beam(ef));
-        self.start(walk, ef.max(ranking.k));
+        self.start(walk, ef.max(ranking.k), ranking.candidates());
         self.seed_all(query, walk, seeds);
         if let Some(root) = self.root() {
             self.seed(query, walk, root);

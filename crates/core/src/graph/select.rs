@@ -59,6 +59,12 @@ impl Selection {
         &mut self.kept
     }
 
+    /// Adds the nearest of those dropped until `least` are kept.
+    pub fn fill(&mut self, least: usize) {
+        let missing = least.saturating_sub(self.kept.len());
+        self.kept.extend(self.covered.iter().map(|(dropped, _)| *dropped).take(missing));
+    }
+
     /// The kept candidate that stands for a dropped one.
     pub fn cover_of(&self, id: u32) -> Option<u32> {
         self.covered.iter().find(|(dropped, _)| *dropped == id).map(|(_, other)| *other)
