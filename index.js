@@ -123,7 +123,8 @@ class Plane {
   async upsertBatch(vectors, options) { return this.#writeBatch(true, vectors, known(BATCH_OPTIONS, options)) }
 
   #writeBatch(upsert, vectors, keys, keyEnds, threads) {
-    const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys)
+    const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys) || keys instanceof ArrayBuffer ||
+      keyEnds !== undefined || threads !== undefined
     const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
     const start = (control) =>
       this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, control)

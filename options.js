@@ -22,7 +22,8 @@ function asked(names, k, ef, filter, filterExpansion) {
 
 /** Refuses options that are not among `names`, suggesting the nearest that is. */
 function known(names, options = {}) {
-  const plain = options !== null && typeof options === 'object' && !Array.isArray(options) && !ArrayBuffer.isView(options)
+  const plain = options !== null && typeof options === 'object' && !Array.isArray(options) && !ArrayBuffer.isView(options) &&
+    !(options instanceof ArrayBuffer) && !(options instanceof SharedArrayBuffer)
   must(plain, 'options must be an object')
   for (const name in options) {
     if (names.includes(name)) continue

@@ -59,7 +59,7 @@ export function barChart({ title, xLabel, bars }) {
       text(x(value) + 6, top + 16, count(value), 'start'),
     ].join('')
   })
-  return svg(title, xLabel, '', parts, height)
+  return svg(title, xLabel, '', parts, height, (left + WIDTH - 80) / 2)
 }
 
 /** Each further nine of recall is as far from the last as that one from the one before; 1 stands at four nines. */
@@ -92,8 +92,7 @@ function legend(i, name, colour) {
   return `<rect x="${WIDTH - RIGHT + 16}" y="${y - 9}" width="12" height="12" fill="${colour}"/>${text(WIDTH - RIGHT + 34, y + 1, name, 'start')}`
 }
 
-function svg(title, xLabel, yLabel, parts, height = HEIGHT) {
-  const middle = (LEFT + WIDTH - RIGHT) / 2
+function svg(title, xLabel, yLabel, parts, height = HEIGHT, middle = (LEFT + WIDTH - RIGHT) / 2) {
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" font-family="system-ui, sans-serif" font-size="12">`,
     `<rect width="${WIDTH}" height="${height}" fill="#ffffff"/>`,
@@ -111,7 +110,7 @@ function text(x, y, content, anchor) {
 
 function count(value) {
   if (value >= 100) return Math.round(value).toLocaleString('en-US')
-  return String(Number(value.toPrecision(2)))
+  return String(Number(value.toPrecision(3)))
 }
 
 function escape(content) {
