@@ -18,8 +18,6 @@ export const ENGINES = {
   usearch: { adapter: 'usearch', package: 'usearch', what: 'HNSW over f32' },
   'published-int8': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int8' }, what: 'HNSW over int8' },
   'published-int16': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int16' }, what: 'HNSW over int16' },
-  'published-int8-cap64': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int8', layer0Cap: 64 }, what: 'HNSW over int8, 64 links on layer 0' },
-  'published-int16-cap64': { adapter: 'published', package: '@harperfast/hnsw-linux-x64-glibc', options: { precision: 'int16', layer0Cap: 64 }, what: 'HNSW over int16, 64 links on layer 0' },
   lancedb: { adapter: 'lancedb', package: '@lancedb/lancedb', what: 'IVF_HNSW_SQ, 8 bits' },
   'lancedb-refine': { adapter: 'lancedb', package: '@lancedb/lancedb', options: { refineFactor: 3 }, efMin: 30, what: 'the same, refineFactor 3' },
   'sqlite-vec': { adapter: 'sqlite-vec', package: 'sqlite-vec', queriesMax: 50, efMatters: false, what: 'compares with every row' },

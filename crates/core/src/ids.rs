@@ -141,6 +141,12 @@ pub fn release_held(store: &Store, (last, count): (u32, u32)) {
     let held = Queue::held(store);
     let Some(tail) = store.node(last).filter(|_| count > 0) else { return };
     let first = held.head.load(Ordering::Relaxed);
+    let mut id = first;
+    for _ in 0..count {
+        let Some(node) = store.node(id) else { break };
+        node.set_state(SlotState::Limbo, node.level());
+        id = node.header().next.load(Ordering::Relaxed);
+    }
     held.cut(tail.header().next.load(Ordering::Relaxed), count);
     tail.header().next.store(NONE, Ordering::Relaxed);
     Queue::limbo(store).append(store, first, last, count);

@@ -216,20 +216,28 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Whether every shard's table lies in the heap and, where nobody is writing, the entries are as many as the records.
-pub fn is_plausible(store: &Store, quiet: bool) -> bool {
-    if !store.config.unique_keys {
-        return true;
-    }
-    let mut used = 0i64;
-    for shard in store.key_shards() {
-        let word = shard.table.load(Ordering::Acquire);
-        if word != 0 && table(store, word).is_none() {
-            return false;
+/// Where the tables are and how much they hold, for a first look at a file.
+pub struct Outline {
+    tables: Vec<u64>,
+    used: i64,
+}
+
+impl Outline {
+    /// Reads it; nothing for planes without the index.
+    pub fn read(store: &Store) -> Self {
+        let shards = if store.config.unique_keys { store.key_shards() } else { &[] };
+        Outline {
+            used: shards.iter().map(|shard| i64::from(shard.used.load(Ordering::Acquire))).sum(),
+            tables: shards.iter().map(|shard| shard.table.load(Ordering::Acquire)).collect(),
         }
-        used += i64::from(shard.used.load(Ordering::Relaxed));
     }
-    !quiet || used == store.shared().count.load(Ordering::Relaxed)
+
+    /// Whether every table lies in the heap, as mapped after the outline was read, and the entries are as many as the
+    /// records, where nobody was writing.
+    pub fn is_plausible(&self, store: &Store, count: Option<i64>) -> bool {
+        let placed = self.tables.iter().all(|word| *word == 0 || table(store, *word).is_some());
+        placed && (self.tables.is_empty() || count.is_none_or(|count| count == self.used))
+    }
 }
 
 /// Every (shard, id) in the index, for `verify`.

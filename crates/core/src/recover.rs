@@ -82,21 +82,24 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
     if dirty > 1 || sync_failed || dirty == 1 && !identity.matches(shared) {
         return Ok(true);
     }
+    // Others may be writing: what only grows is read last, so that everything read before fits it.
+    let entry = shared.entry.load(Ordering::Acquire);
+    let named = id_words(shared).map(|word| word.load(Ordering::Acquire));
+    let heap_bump = shared.heap_bump.load(Ordering::Acquire);
+    let count = shared.count.load(Ordering::Acquire);
+    let index = key_index::Outline::read(store);
+    let quiet = shared.dirty.load(Ordering::Acquire) == 0;
     let high_water = shared.id_high_water.load(Ordering::Acquire);
     store.refresh()?;
-    if shared.flags.load(Ordering::Relaxed) & !FLAGS_KNOWN != 0 || !key_index::is_plausible(store, dirty == 0)
-    {
-        return Ok(true);
-    }
-    let id_or_none = |id: u32| id == NONE || id < high_water;
-    let entry = shared.entry.load(Ordering::Acquire);
     let entry_fits = entry == u64::MAX || (entry as u32) < high_water && entry >> 32 <= u64::from(LEVEL_MAX);
     let plausible = high_water <= store.capacity()
         && high_water >= superblock.commit.id_high_water
         && entry_fits
-        && id_words(shared).iter().all(|word| id_or_none(word.load(Ordering::Relaxed)))
-        && u64::from(shared.heap_bump.load(Ordering::Relaxed)) * HEAP_UNIT <= store.heap_mapped()
-        && (0..=i64::from(high_water)).contains(&shared.count.load(Ordering::Relaxed));
+        && named.iter().all(|id| *id == NONE || *id < high_water)
+        && u64::from(heap_bump) * HEAP_UNIT <= store.heap_mapped()
+        && (0..=i64::from(high_water)).contains(&count)
+        && shared.flags.load(Ordering::Relaxed) & !FLAGS_KNOWN == 0
+        && index.is_plausible(store, quiet.then_some(count));
     Ok(!plausible)
 }
 
@@ -201,9 +204,9 @@ fn finish_removal(engine: &Engine, id: u32) -> Result<()> {
     };
     let shared = store.shared();
     let listed = listed_from(&shared.limbo_head) || listed_from(&shared.held_head);
-    if node.state() == Some(SlotState::Limbo) && !listed {
-        // Held back where keys are unique: whether something replaced it is not known here.
-        engine.finish_removal(id, node, store.config.unique_keys)?;
+    let replaced = node.state() == Some(SlotState::Replaced);
+    if (replaced || node.state() == Some(SlotState::Limbo)) && !listed {
+        engine.finish_removal(id, node, replaced)?;
     }
     Ok(())
 }
@@ -213,9 +216,9 @@ fn finish_replacement(engine: &Engine, id: u32, old_id: u32) -> Result<()> {
     let store = &engine.store;
     let (Some(new), Some(old)) = (store.node(id), store.node(old_id)) else { return Ok(()) };
     if new.is_live() && old.is_live() {
-        old.set_state(SlotState::Limbo, old.level());
+        old.set_replaced(store.shared().commits.load(Ordering::Acquire) + 1);
     }
-    if new.is_live() && old.state() == Some(SlotState::Limbo) {
+    if new.is_live() && old.state() == Some(SlotState::Replaced) {
         finish_removal(engine, old_id)?;
     }
     Ok(())
@@ -242,7 +245,7 @@ fn scan(
     }
     shared.extent_count.store(usable, Ordering::Release);
     store.refresh()?;
-    let records = find_records(store, progress)?;
+    let records = find_records(store, superblock, progress)?;
     // Until the end of this, whoever dies leaves a file that matches no boot, so that the next one scans again.
     shared.flags.fetch_and(FLAG_SYNC_FAILED, Ordering::SeqCst);
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
@@ -272,7 +275,7 @@ struct Found {
     level: u8,
 }
 
-fn find_records(store: &Store, progress: &Progress<'_>) -> Result<Vec<Found>> {
+fn find_records(store: &Store, superblock: &Superblock, progress: &Progress<'_>) -> Result<Vec<Found>> {
     let slots = store.slots();
     let mut found = Vec::new();
     for id in 0..slots.limit() {
@@ -280,8 +283,18 @@ fn find_records(store: &Store, progress: &Progress<'_>) -> Result<Vec<Found>> {
         if id % 4096 == 0 && !progress(u64::from(id), u64::from(slots.limit())) {
             return Err(Error::Aborted);
         }
-        if node.state() != Some(SlotState::Live) || !intact(store, id, node) {
+        let counts = match node.state() {
+            Some(SlotState::Live) => true,
+            // What replaced it is not durable, so it may be all that is left of its key. Which of the two stays is decided
+            // by generation.
+            Some(SlotState::Replaced) => node.is_held_at(superblock.commit.number),
+            _ => false,
+        };
+        if !counts || !intact(store, id, node) {
             continue;
+        }
+        if node.state() == Some(SlotState::Replaced) {
+            node.set_state(SlotState::Live, node.level());
         }
         found.push(Found { id, generation: node.generation(), level: node.level() });
     }
@@ -291,7 +304,7 @@ fn find_records(store: &Store, progress: &Progress<'_>) -> Result<Vec<Found>> {
 /// Whether a record's bytes are those that were written.
 pub fn intact(store: &Store, id: u32, node: Node<'_>) -> bool {
     let level = node.level();
-    let sane = node.state_word() >> 16 == 0
+    let sane = (node.state_word() >> 16 == 0 || node.state() == Some(SlotState::Replaced))
         && (node.state_word() >> 8) as u8 <= LEVEL_MAX
         && [node.factor(), node.bias(), node.scale(), node.norm(), node.exact_scale()]
             .iter()

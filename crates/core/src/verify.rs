@@ -124,7 +124,7 @@ fn check_lists(graph: &Graph<'_>, report: &mut VerifyReport) {
     let lists = [
         (&shared.free_head, SlotState::Free),
         (&shared.limbo_head, SlotState::Limbo),
-        (&shared.held_head, SlotState::Limbo),
+        (&shared.held_head, SlotState::Replaced),
     ];
     for (head, state) in lists {
         let mut id = head.load(Ordering::Relaxed);

@@ -14,8 +14,10 @@ use vecplane_core::{Batch, CreateOptions, Hits, Metric, Plane, Precision, Rerank
 const PRECISIONS: [Precision; 4] = [Precision::Int8, Precision::Int16, Precision::F16, Precision::F32];
 const METRICS: [Metric; 3] = [Metric::Cosine, Metric::L2, Metric::InnerProduct];
 const EFS: [usize; 4] = [40, 80, 160, 320];
-/// Processor time is the median of this many rounds over all queries.
-const ROUNDS: usize = 5;
+/// Processor times are medians of this many rounds, in which what is compared takes turns.
+const ROUNDS: usize = 7;
+/// Builds that the processor time of an insert is the median of.
+const BUILDS: usize = 3;
 
 /// A set's vectors in a plane, row i under the id `i` of `rows`.
 struct Built {
@@ -69,29 +71,24 @@ impl Built {
         right as f64 / (K * set.queries.rows()) as f64
     }
 
-    /// Processor time of a search: the median of some rounds over all queries.
+    /// Processor time of a search, over all queries.
     fn search_us(&self, set: &Set, ef: usize, rerank: bool) -> f64 {
         let queries = set.queries.rows();
-        let round = || {
-            let started = thread_us();
-            for query in 0..queries {
-                std::hint::black_box(self.search(set.queries.row(query), ef, rerank));
-            }
-            (thread_us() - started) / queries as f64
-        };
-        median((0..ROUNDS).map(|_| round()).collect())
+        let started = thread_us();
+        for query in 0..queries {
+            std::hint::black_box(self.search(set.queries.row(query), ef, rerank));
+        }
+        (thread_us() - started) / queries as f64
     }
 
+    /// Processor time of an exact search, over some queries.
     fn exact_us(&self, set: &Set) -> f64 {
         let queries = set.queries.rows().min(100);
-        let round = || {
-            let started = thread_us();
-            for query in 0..queries {
-                std::hint::black_box(self.plane.search_exact(set.queries.row(query), K, None).unwrap());
-            }
-            (thread_us() - started) / queries as f64
-        };
-        median((0..ROUNDS).map(|_| round()).collect())
+        let started = thread_us();
+        for query in 0..queries {
+            std::hint::black_box(self.plane.search_exact(set.queries.row(query), K, None).unwrap());
+        }
+        (thread_us() - started) / queries as f64
     }
 }
 
@@ -283,34 +280,49 @@ fn long_table_of_answers_that_differ() {
     }
 }
 
-/// What a choice costs and gives: build, bytes, and for each `ef` recall with the processor time of a search.
-fn tuning_row(set: &Set, truth: &Truth<'_>, label: &str, options: &CreateOptions) {
-    let built = build(set, options);
-    built.plane.flush(None).unwrap();
-    let stats = built.plane.stats().unwrap();
-    let bytes = stats.file_bytes as f64 / stats.count as f64;
-    let cells = EFS.map(|ef| {
-        format!("{:.4}, {:.0} us", built.recall(truth, set, ef, true), built.search_us(set, ef, true))
-    });
-    let heap = stats.heap_bytes / stats.count;
-    println!(
-        "| {label} | {:.0} us | {} + {} + {heap} | {bytes:.0} | {} |",
-        built.insert_us,
-        stats.slot_bytes,
-        stats.exact_bytes,
-        cells.join(" | ")
-    );
-}
-
-fn tuning_table(set: &Set, choice: &str, rows: &[(String, CreateOptions)]) {
+/// What the values of a choice cost and give: build, bytes, and for each `ef` recall with the processor time of a search.
+fn tuning_table(set: &Set, choice: &str, values: &[(String, CreateOptions)]) {
     heading(set);
     println!(
         "| {choice} | insert CPU | slot + copy + heap bytes | file bytes | ef 40 | ef 80 | ef 160 | ef 320 |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    let truth = Truth::new(set, rows[0].1.metric);
-    for (label, options) in rows {
-        tuning_row(set, &truth, label, options);
+    let truth = Truth::new(set, values[0].1.metric);
+    let mut built: Vec<Vec<Built>> = values.iter().map(|_| Vec::new()).collect();
+    for _ in 0..BUILDS {
+        for (built, (_, options)) in built.iter_mut().zip(values) {
+            built.push(build(set, options));
+        }
+    }
+    let mut times = vec![[const { Vec::new() }; EFS.len()]; values.len()];
+    for round in 0..ROUNDS {
+        for (built, times) in built.iter().zip(&mut times) {
+            for (times, ef) in times.iter_mut().zip(EFS) {
+                times.push(built[round % BUILDS].search_us(set, ef, true));
+            }
+        }
+    }
+    for ((built, times), (label, _)) in built.iter().zip(times).zip(values) {
+        let plane = &built[0].plane;
+        plane.flush(None).unwrap();
+        let stats = plane.stats().unwrap();
+        let cells: Vec<String> = EFS
+            .iter()
+            .zip(times)
+            .map(|(ef, times)| {
+                let recall = built.iter().map(|built| built.recall(&truth, set, *ef, true)).sum::<f64>();
+                format!("{:.4}, {:.0} us", recall / BUILDS as f64, median(times))
+            })
+            .collect();
+        println!(
+            "| {label} | {:.0} us | {} + {} + {} | {:.0} | {} |",
+            median(built.iter().map(|built| built.insert_us).collect()),
+            stats.slot_bytes,
+            stats.exact_bytes,
+            stats.heap_bytes / stats.count,
+            stats.file_bytes as f64 / stats.count as f64,
+            cells.join(" | ")
+        );
     }
 }
 
@@ -351,14 +363,15 @@ fn long_exact_search_table() {
             let truth = Truth::new(&set, Metric::Cosine);
             let built = build(&set, &options(&set, Metric::Cosine, Precision::Int8, Rerank::F32));
             let codes = build(&set, &options(&set, Metric::Cosine, Precision::Int8, Rerank::None));
-            println!(
-                "| {} | {rows} | {:.0} us | {:.0} us | {:.0} us | {:.4} |",
-                set.name,
-                built.exact_us(&set),
-                codes.exact_us(&set),
-                built.search_us(&set, 128, true),
-                built.recall(&truth, &set, 128, true)
-            );
+            let mut times = [const { Vec::new() }; 3];
+            for _ in 0..ROUNDS {
+                times[0].push(built.exact_us(&set));
+                times[1].push(codes.exact_us(&set));
+                times[2].push(built.search_us(&set, 128, true));
+            }
+            let times = times.map(|times| format!("{:.0} us", median(times)));
+            let recall = built.recall(&truth, &set, 128, true);
+            println!("| {} | {rows} | {} | {recall:.4} |", set.name, times.join(" | "));
         }
     }
 }

@@ -69,10 +69,15 @@ impl<'a> Graph<'a> {
                 linked |= self.offer(other, id, layer, edit) == Offer::Linked;
             }
             if layer == 0 && node.parent() == crate::file::layout::NONE {
-                // Every neighbour declined, or all that linked are younger: any older node found will do.
+                // Every neighbour declined, or those that did not are younger or outliers themselves: the nearest that is
+                // well connected makes room, or else any older node found will do.
                 let found = candidates.iter().map(|e| pool::id(*e));
-                let _ = found.clone().any(|other| self.adopt(other, id, false, edit))
-                    || found.take(64).any(|other| self.adopt(other, id, true, edit));
+                let connected =
+                    |other: &u32| self.slots.get(*other).is_some_and(|n| self.is_well_connected(n));
+                let _ =
+                    found.clone().filter(connected).take(16).any(|other| self.adopt(other, id, true, edit))
+                        || found.clone().any(|other| self.adopt(other, id, false, edit))
+                        || found.take(64).any(|other| self.adopt(other, id, true, edit));
             } else if !linked && layer > 0 {
                 // A node without a link to it on an upper layer is lost to descents there: the nearest makes room.
                 self.force_upper(&candidates, id, layer);

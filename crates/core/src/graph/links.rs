@@ -16,6 +16,8 @@ use super::select::Selection;
 use crate::distance::{Query, prefetch};
 use crate::file::layout::NONE;
 
+/// Of a full list's candidates, how many of the farthest are recommended to others when they are dropped.
+const FAR: usize = 3;
 const LOCKS: usize = 1 << 12;
 
 /// Locks over nodes, by id. They order writers of one process; other processes wait for the turn.
@@ -214,7 +216,26 @@ impl<'a> Graph<'a> {
         if layer == 0 {
             self.keep_children(id, candidates, links.len(), selection);
         }
+        self.recommend_far(id, candidates, layer, selection);
         rewrite(links, selection.kept());
+    }
+
+    /// Recommends the farthest candidates, when they were dropped, to those that stand for them. An outlier is the
+    /// farthest in every list that it is in, and loses its place in all of them as its region fills up: the one that
+    /// stands for it is nearer to it, but does not know it.
+    fn recommend_far(&self, id: u32, candidates: &[Entry], layer: u8, selection: &Selection) {
+        for candidate in candidates.iter().rev().take(FAR) {
+            let far = pool::id(*candidate);
+            let Some(other) = selection.cover_of(far).filter(|_| !selection.kept().contains(&far)) else {
+                continue;
+            };
+            let Some(node) = self.slots.get(other).filter(|n| layer <= n.level()) else { continue };
+            self.with_second(id, other, || {
+                let links = self.links(node, layer);
+                // Only where there is room: it must not cost anyone a link.
+                let _ = node.is_linked() && !contains(links, far) && append(links, far);
+            });
+        }
     }
 
     /// Takes dead links out of a node's list and fills it from `extra`, as far as the diversity rule wants them.

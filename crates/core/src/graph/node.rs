@@ -25,6 +25,9 @@ pub enum SlotState {
     Limbo = 3,
     /// On the free list.
     Free = 4,
+    /// As `Limbo`, for a record that another one replaced: after a power cut it is the key's record still, if the other
+    /// one did not reach the disk.
+    Replaced = 6,
     /// Written, and being linked in: writers may read it, readers do not see it yet.
     Linking = 5,
 }
@@ -32,7 +35,8 @@ pub enum SlotState {
 /// The fixed part of a node, between its codes and its links.
 #[repr(C)]
 pub struct NodeHeader {
-    /// `SlotState` in bits 0 to 7, level in bits 8 to 15.
+    /// `SlotState` in bits 0 to 7, level in bits 8 to 15; of a replaced record, in bits 16 to 31, the low bits of the number
+    /// of the commit that makes what replaced it durable.
     pub state: AtomicU32,
     /// Multiplier of the code dot product, by metric; f32 bits, as are the next three.
     pub factor: AtomicU32,
@@ -218,6 +222,7 @@ impl<'a> Node<'a> {
             3 => SlotState::Limbo,
             4 => SlotState::Free,
             5 => SlotState::Linking,
+            6 => SlotState::Replaced,
             _ => return None,
         })
     }
@@ -230,6 +235,21 @@ impl<'a> Node<'a> {
     /// Changes state and level in one store. SeqCst, so that a removal is ordered before the epoch's next value.
     pub fn set_state(&self, state: SlotState, level: u8) {
         self.header().state.store(state as u32 | u32::from(level) << 8, Ordering::SeqCst);
+    }
+
+    /// Marks a record as replaced by another, which the commit of this number makes durable. In one word: a torn write
+    /// must not part the state from the number.
+    pub fn set_replaced(&self, commit: u64) {
+        let word = SlotState::Replaced as u32 | u32::from(self.level()) << 8 | (commit as u32) << 16;
+        self.header().state.store(word, Ordering::SeqCst);
+    }
+
+    /// Whether what replaced this record is not durable yet, given the last commit's number.
+    pub fn is_held_at(&self, commit: u64) -> bool {
+        let word = self.state_word();
+        // A replaced record is at most a commit or two old, so the distance of the low bits tells the order.
+        let ahead = ((word >> 16) as u16).wrapping_sub(commit as u16) as i16;
+        word & 0xFF == SlotState::Replaced as u32 && ahead > 0
     }
 
     /// See `NodeHeader::factor`.

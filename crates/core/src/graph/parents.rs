@@ -22,13 +22,20 @@ use crate::file::layout::NONE;
 const HANDS_MAX: usize = 8;
 
 impl<'a> Graph<'a> {
-    /// Makes `id` the parent of a record that has none, when it is older. The caller holds the lock of `id`, which links
+    /// Whether a node has enough links to be a good way to others: an outlier, itself found through one link alone, is
+    /// none.
+    pub fn is_well_connected(&self, node: Node<'a>) -> bool {
+        links::ids(node.links()).count() * 2 >= self.m
+    }
+
+    /// Makes `id` the parent of a record that has none, when it is older and well connected. The caller holds the lock of `id`, which links
     /// to the record.
     pub fn adopt_under_lock(&self, id: u32, node: Node<'a>, child: u32, layer: u8) {
         if layer == 0
             && let Some(record) = self.slots.get(child)
             && record.parent() == NONE
             && node.is_live()
+            && self.is_well_connected(node)
             && node.generation() < record.generation()
             && self.store.shared().root.load(Ordering::Acquire) != child
         {
