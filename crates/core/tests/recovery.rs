@@ -223,7 +223,7 @@ fn a_process_stopped_at_any_moment_leaves_what_it_acknowledged() {
     let dir = image::memory_dir();
     let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
     let mut rng = Rng::for_test("a_process_stopped_at_any_moment_leaves_what_it_acknowledged");
-    for role in ["write little", "write more"] {
+    for role in ["write little", "write"] {
         let _ = std::fs::remove_file(&path);
         drop(Plane::create(&path, &options()).unwrap());
         let name = role.replace(' ', "_");

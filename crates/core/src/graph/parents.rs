@@ -115,6 +115,16 @@ impl<'a> Graph<'a> {
         false
     }
 
+    /// Lets a node link to another that is not its child; with `force` a link that is no child's gives way.
+    pub fn introduce(&self, id: u32, other: u32, force: bool, edit: &mut Edit) -> bool {
+        let _guard = self.lock(id);
+        let graph = self.current();
+        let Some(node) = graph.slots.get(id).filter(|node| node.is_live()) else { return false };
+        contains(node.links(), other)
+            || append(node.links(), other)
+            || force && graph.displace(id, node, other, edit)
+    }
+
     /// Puts a child in the place of the farthest link that is no child. The caller holds the lock of `id`.
     fn displace(&self, id: u32, node: Node<'a>, child: u32, edit: &mut Edit) -> bool {
         let loose: Vec<u32> = links::ids(node.links())

@@ -89,6 +89,10 @@ impl<'a> Graph<'a> {
                 || candidates.iter().any(|other| self.adopt(*other, child, false, edit))
                 || candidates.iter().any(|other| self.adopt(*other, child, true, edit))
                 || self.adopt_anywhere(child, edit);
+            // The new parent may be far, for want of elders nearby: somebody near should know the way as well.
+            let mut near = near.iter().copied().filter(|other| *other != child);
+            let _ = near.clone().take(WAYS_IN).any(|other| self.introduce(other, child, false, edit))
+                || near.next().is_some_and(|other| self.introduce(other, child, true, edit));
         }
         if was_root && children.is_empty() {
             self.store.shared().root.store(NONE, Ordering::Release);
