@@ -53,23 +53,26 @@ const efs = values.efs.split(',').map(Number)
 const notInstalled = installPeers()
 fs.mkdirSync(out, { recursive: true })
 const work = fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-peers-work-'))
+const children = new Set()
+process.on('exit', () => {
+  // A process that is busy building does not notice that its parent has gone.
+  for (const child of children) child.kill('SIGKILL')
+  fs.rmSync(work, { recursive: true, force: true })
+})
+for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(1))
 const flags = process.argv.slice(2).filter((argument) => argument !== positionals[0])
 const report = {
   command: `npm run bench:peers${flags.length > 0 ? ` -- ${flags.join(' ')}` : ''}`,
   machine: machine(), started: new Date().toISOString(), k: K, M, efConstruction: EF_CONSTRUCTION, targets: TARGETS, sets: [], small: null,
 }
-try {
-  if (!values['no-small']) {
-    report.small = await compareSearchers()
-    writeReport(out, report)
-  }
-  for (const text of values.sets.split(',').filter(Boolean)) {
-    const [name, rows] = text.split(':')
-    report.sets.push(await compare(name, Number(rows)))
-    writeReport(out, report)
-  }
-} finally {
-  fs.rmSync(work, { recursive: true, force: true })
+if (!values['no-small']) {
+  report.small = await compareSearchers()
+  writeReport(out, report)
+}
+for (const text of values.sets.split(',').filter(Boolean)) {
+  const [name, rows] = text.split(':')
+  report.sets.push(await compare(name, Number(rows)))
+  writeReport(out, report)
 }
 console.log(`results in ${path.relative(process.cwd(), out)}`)
 
@@ -78,11 +81,13 @@ function start(name) {
   const replies = new EventEmitter()
   const [command, args] = pinned(process.execPath, [path.join(HERE, 'child.mjs'), name])
   const child = spawn(command, args, { stdio: ['ignore', 'ignore', 'pipe', 'ipc'], env: { ...process.env, BENCH_WORK: work } })
+  children.add(child)
   let stderr = ''
   child.stderr.on('data', (chunk) => (stderr = (stderr + chunk).slice(-2000)))
   let ended = null
   child.on('message', (message) => replies.emit('reply', message))
   child.on('exit', (code, signal) => {
+    children.delete(child)
     ended = `the process ended by ${signal ?? `status ${code}`}${stderr && `: ${stderr.trim().split('\n').at(-1)}`}`
     replies.emit('reply', { error: ended })
   })

@@ -114,6 +114,7 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     header.exact_scale.store(exact_scale.to_bits(), Ordering::Relaxed);
     header.parent.store(NONE, Ordering::Relaxed);
     header.removed_epoch.store(0, Ordering::Relaxed);
+    header.outlier.store(0, Ordering::Relaxed);
     header.reserved.store(0, Ordering::Relaxed);
     node.links().iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
 }

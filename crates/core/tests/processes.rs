@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Running, argument, expect_done, spawn, wait_until};
+use common::child::{self, Running, argument, expect_done, spawn};
 use common::journal::{
-    self, DIMS, FOR_EVER, check_against, check_hits, open_patiently, options, read_logs, vector_of,
+    self, DIMS, busy_writer, check_against, check_hits, open_patiently, options, read_logs, vector_of, writer,
 };
 use common::{Rng, by_form, check_verified, open};
 use vecplane_core::{Error, OpenOptions, Plane, SearchOptions};
@@ -38,10 +38,6 @@ fn child_process() {
     }
 }
 
-fn writer(dir: &Path, name: &str, count: &str) -> Running {
-    journal::writer("write", dir, name, count)
-}
-
 #[test]
 fn two_processes_write_in_turn_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +45,7 @@ fn two_processes_write_in_turn_and_nothing_is_lost() {
     drop(Plane::create(&path, &options()).unwrap());
     let count = by_form("1500", "20000");
     let names = ["a", "b"];
-    let children = names.map(|name| writer(dir.path(), name, count));
+    let children = names.map(|name| writer("write", dir.path(), name, count));
     // A third one searches meanwhile, and sees the others' records come and go.
     let plane = open_patiently(&path);
     let mut rng = Rng::new(1);
@@ -79,15 +75,14 @@ fn a_writer_killed_in_the_middle_holds_nobody_up_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("plane");
     drop(Plane::create(&path, &options()).unwrap());
-    let steady = writer(dir.path(), "steady", FOR_EVER);
+    let steady = busy_writer("write", dir.path(), "steady");
     let steady_log = dir.path().join("steady.log");
     let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let mut logs = vec![steady_log.clone()];
     for round in 0..by_form(10, 200) {
         let name = format!("victim{round}");
         let log = dir.path().join(format!("{name}.log"));
-        let victim = writer(dir.path(), &name, FOR_EVER);
-        wait_until("the victim's first record", Duration::from_secs(20), || bytes(&log) > 0);
+        let victim = busy_writer("write", dir.path(), &name);
         std::thread::sleep(Duration::from_micros(rng.below(80_000) as u64));
         victim.kill();
         logs.push(log);
@@ -169,9 +164,7 @@ fn a_process_killed_while_it_waits_for_the_turn_leaves_no_trace() {
         });
         for round in 0..by_form(8, 40) {
             let name = format!("waiter{round}");
-            let log = dir.path().join(format!("{name}.log"));
-            let waiter = writer(dir.path(), &name, FOR_EVER);
-            wait_until("the waiter's first record", Duration::from_secs(20), || log.exists());
+            let waiter = busy_writer("write", dir.path(), &name);
             std::thread::sleep(Duration::from_micros(rng.below(20_000) as u64));
             waiter.kill();
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child::{self, argument, expect_done, spawn, wait_until};
-use common::journal::{self, FOR_EVER, Habits, check_against, options, read_logs, vector_of};
+use common::journal::{self, Habits, check_against, options, read_logs, vector_of};
 use common::{Rng, bits, by_form, check_verified, image, open};
 use vecplane_core::{CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
 
@@ -200,9 +200,8 @@ fn everything_acknowledged_outlives_a_killed_process() {
     let mut logs = Vec::<PathBuf>::new();
     for round in 0..by_form(10, 200) {
         let name = format!("w{round}");
-        let child = journal::writer("write", dir.path(), &name, FOR_EVER);
+        let child = journal::busy_writer("write", dir.path(), &name);
         logs.push(dir.path().join(format!("{name}.log")));
-        wait_until("the first record", Duration::from_secs(20), || logs[round].exists());
         std::thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
         child.kill();
         let started = Instant::now();
@@ -228,8 +227,7 @@ fn a_process_stopped_at_any_moment_leaves_what_it_acknowledged() {
         drop(Plane::create(&path, &options()).unwrap());
         let name = role.replace(' ', "_");
         let log = dir.path().join(format!("{name}.log"));
-        let child = journal::writer(role, dir.path(), &name, FOR_EVER);
-        wait_until("the first record", Duration::from_secs(20), || log.exists());
+        let child = journal::busy_writer(role, dir.path(), &name);
         for _ in 0..by_form(60, 3000) {
             std::thread::sleep(Duration::from_micros(rng.below(1000) as u64));
             // Until the check is over: a child that runs meanwhile has more to be checked each time.

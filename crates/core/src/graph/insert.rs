@@ -15,6 +15,9 @@ pub const COPIES: usize = 16;
 /// found through that one alone otherwise, and then not from everywhere.
 const LINKS_MIN: usize = 4;
 
+/// Well-connected nodes that are made to link to an outlier.
+const OUTLIER_WAYS_IN: usize = 8;
+
 /// The level of a record: geometric, so that each layer has one M-th of the nodes of the one below. Drawn from the
 /// record's generation and the plane's seed, so that the same inserts make the same graph.
 pub fn level_for(generation: u64, seed: u64, m: u32) -> u8 {
@@ -52,6 +55,10 @@ impl<'a> Graph<'a> {
             let candidates = std::mem::take(&mut edit.candidates);
             let most = self.m.min(self.links(node, layer).len());
             self.select(&candidates, most, &mut edit.selection);
+            // Among a handful of records everyone is far from the others.
+            let outlier =
+                layer == 0 && edit.selection.kept().len() < LINKS_MIN && candidates.len() > 4 * self.m;
+            node.header().outlier.store(outlier.into(), Ordering::Relaxed);
             edit.selection.fill(LINKS_MIN.min(most));
             let chosen: Vec<u32> = edit.selection.kept().to_vec();
             {
@@ -81,6 +88,14 @@ impl<'a> Graph<'a> {
             } else if !linked && layer > 0 {
                 // A node without a link to it on an upper layer is lost to descents there: the nearest makes room.
                 self.force_upper(&candidates, id, layer);
+            }
+            if outlier {
+                let found = candidates.iter().map(|e| pool::id(*e));
+                let connected =
+                    |other: &u32| self.slots.get(*other).is_some_and(|n| self.is_well_connected(n));
+                for other in found.filter(connected).take(OUTLIER_WAYS_IN) {
+                    self.introduce(other, id, true, edit);
+                }
             }
             edit.candidates = candidates;
         }

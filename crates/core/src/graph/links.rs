@@ -215,6 +215,7 @@ impl<'a> Graph<'a> {
         self.select(candidates, links.len(), selection);
         if layer == 0 {
             self.keep_children(id, candidates, links.len(), selection);
+            self.keep_outliers(id, candidates, links.len(), selection);
         }
         self.recommend_far(id, candidates, layer, selection);
         rewrite(links, selection.kept());

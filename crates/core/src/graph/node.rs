@@ -60,8 +60,10 @@ pub struct NodeHeader {
     pub next: AtomicU32,
     /// Epoch of the removal.
     pub removed_epoch: AtomicU64,
+    /// 1 for a record that had few ways in when it was inserted: lists keep their links to it.
+    pub outlier: AtomicU32,
     /// For later versions.
-    pub reserved: AtomicU64,
+    pub reserved: AtomicU32,
 }
 
 const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
@@ -292,6 +294,11 @@ impl<'a> Node<'a> {
     /// See `NodeHeader::parent`.
     pub fn set_parent(&self, id: u32) {
         self.header().parent.store(id, Ordering::Relaxed);
+    }
+
+    /// See `NodeHeader::outlier`.
+    pub fn is_outlier(&self) -> bool {
+        self.header().outlier.load(Ordering::Relaxed) == 1
     }
 
     /// See `NodeHeader::upper`.

@@ -21,6 +21,9 @@ use crate::file::layout::NONE;
 /// How often in a row a full record may hand a child to one that hands one on in turn.
 const HANDS_MAX: usize = 8;
 
+/// Links to outliers that a full list keeps.
+const OUTLIERS_MAX: usize = 4;
+
 impl<'a> Graph<'a> {
     /// Whether a node has enough links to be a good way to others: an outlier, itself found through one link alone, is
     /// none.
@@ -68,6 +71,29 @@ impl<'a> Graph<'a> {
                 }
             }
             kept.push(child);
+        }
+    }
+
+    /// Keeps a few links to outliers through a selection, nearest first, in the place of the farthest that are neither
+    /// children nor outliers. The caller holds the lock of `id`.
+    pub fn keep_outliers(&self, id: u32, candidates: &[Entry], most: usize, selection: &mut Selection) {
+        let is_outlier = |other: u32| self.slots.get(other).is_some_and(|n| n.is_outlier());
+        let mut outliers =
+            candidates.iter().map(|e| pool::id(*e)).filter(|other| is_outlier(*other)).take(OUTLIERS_MAX);
+        if outliers.clone().next().is_none() {
+            return;
+        }
+        let kept = selection.kept_mut();
+        let is_loose =
+            |other: &u32| !is_outlier(*other) && self.slots.get(*other).is_none_or(|n| n.parent() != id);
+        for other in outliers.by_ref().filter(|other| !kept.contains(other)).collect::<Vec<_>>() {
+            if kept.len() == most {
+                match kept.iter().rposition(is_loose) {
+                    Some(at) => drop(kept.remove(at)),
+                    None => return,
+                }
+            }
+            kept.push(other);
         }
     }
 

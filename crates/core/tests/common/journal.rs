@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::child::{Running, argument, spawn};
 use super::{Rng, check_verified};
@@ -147,6 +147,22 @@ pub fn writer(role: &str, dir: &Path, name: &str, count: &str) -> Running {
     let (plane, log) = (dir.join("plane"), dir.join(format!("{name}.log")));
     let arguments = [plane.to_str().unwrap(), name, log.to_str().unwrap(), count];
     spawn(role, &arguments, &dir.join(format!("{name}.out")))
+}
+
+/// Starts a child that writes for ever, and waits for its first line.
+pub fn busy_writer(role: &str, dir: &Path, name: &str) -> Running {
+    let mut child = writer(role, dir, name, FOR_EVER);
+    let (log, out) = (dir.join(format!("{name}.log")), dir.join(format!("{name}.out")));
+    let started = Instant::now();
+    while std::fs::metadata(&log).map_or(0, |log| log.len()) == 0 {
+        let (running, waited) = (child.is_running(), started.elapsed());
+        if !running || waited > Duration::from_secs(30) {
+            let out = std::fs::read_to_string(&out).unwrap_or_default();
+            panic!("{name} has written nothing in {waited:?}, running {running}:\n{out}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
 }
 
 /// Keys tell vectors, so everyone can check every hit.
