@@ -175,7 +175,7 @@ fn queries(vectors: &[Vec<f32>]) -> Vec<Vec<f32>> {
 }
 
 /// A plane with the vectors under their indices as ids, in memory.
-fn plane(options: &CreateOptions, vectors: &[Vec<f32>]) -> (Plane, tempfile::TempDir) {
+fn plane(options: &CreateOptions, vectors: &[Vec<f32>]) -> (Plane, impl Sized + use<>) {
     let dir = common::image::memory_dir();
     let plane = Plane::create(&dir.path().join("plane"), options).unwrap();
     for (i, vector) in vectors.iter().enumerate() {

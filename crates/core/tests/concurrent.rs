@@ -135,8 +135,11 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
+/// Threads, and what each of them does over and over.
+type Work<'a> = (usize, &'a (dyn Fn(&mut Rng) + Sync));
+
 /// Runs `work` again and again on `threads` threads until the time is over or one of them fails.
-fn run_for(time: Duration, rng: &mut Rng, works: &[(usize, &(dyn Fn(&mut Rng) + Sync))]) {
+fn run_for(time: Duration, rng: &mut Rng, works: &[Work<'_>]) {
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + time;
     std::thread::scope(|scope| {

@@ -133,7 +133,9 @@ fn child_process() {
     let mut versions = BTreeMap::new();
     script.prepare.iter().for_each(|step| work(&plane, &mut versions, *step));
     // Only this thread is traced: the parent steps it from the first stop to the second.
+    // SAFETY: a system call without arguments.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+    // SAFETY: a system call without pointers.
     if unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } != 0 {
         std::fs::write(argument(1), "refused").unwrap();
         return;
@@ -147,6 +149,7 @@ fn child_process() {
 }
 
 fn stop() {
+    // SAFETY: raises a signal, which the tracer waits for.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
@@ -160,6 +163,7 @@ struct Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         self.child.signal(libc::SIGKILL);
+        // SAFETY: waits for a thread that this process traces; no status is asked for.
         while unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) } == self.thread {}
     }
 }
@@ -174,6 +178,7 @@ enum Event {
 impl Traced {
     fn wait(&self) -> Event {
         let mut status = 0;
+        // SAFETY: waits for a thread that this process traces; `status` outlives the call.
         let pid = unsafe { libc::waitpid(self.thread, &mut status, libc::__WALL) };
         assert_eq!(pid, self.thread, "{}", std::io::Error::last_os_error());
         if !libc::WIFSTOPPED(status) {
@@ -187,6 +192,7 @@ impl Traced {
     }
 
     fn go_on(&self, request: libc::c_uint) {
+        // SAFETY: a system call without pointers, on a thread that this process traces.
         let done = unsafe { libc::ptrace(request, self.thread, 0, 0) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
@@ -223,11 +229,13 @@ impl Watch {
     fn remap(&mut self) {
         use std::os::fd::AsRawFd;
         if !self.map.is_null() {
+            // SAFETY: the map is this watch's own, that long, and nothing borrows from it.
             unsafe { libc::munmap(self.map.cast_mut().cast(), self.seen.len()) };
         }
         self.seen = std::fs::read(&self.path).unwrap();
         let (bytes, fd) = (self.seen.len(), self.file.as_raw_fd());
         let map =
+            // SAFETY: a fresh read-only mapping at an address of the kernel's choice.
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
         assert!(map != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         self.map = map.cast();
@@ -260,6 +268,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        // SAFETY: the map is this watch's own, that long, and nothing borrows from it.
         unsafe { libc::munmap(self.map.cast_mut().cast(), self.seen.len()) };
     }
 }
@@ -302,6 +311,7 @@ fn find_fault(path: &Path, bytes: &[u8], before: &Records, after: &Records, step
 
 /// Keeps this thread, and the children that it starts, on one processor: a step then costs no wake-up of another one.
 fn stay_on_one_processor() {
+    // SAFETY: the set is plain data of ours, and the calls only read it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
@@ -346,7 +356,9 @@ fn run(script: &Script, options: &CreateOptions) -> (usize, BTreeMap<String, usi
                     *faults.entry(format!("{step:?}: {fault}")).or_default() += 1;
                 }
             }
-            if watch.looks % 50 == 0 && watch.file.metadata().unwrap().len() != watch.seen.len() as u64 {
+            if watch.looks.is_multiple_of(50)
+                && watch.file.metadata().unwrap().len() != watch.seen.len() as u64
+            {
                 watch.remap();
             }
             if event == Event::Stopped {

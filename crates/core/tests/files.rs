@@ -299,7 +299,9 @@ fn read_only_handles_read_and_do_not_write() {
 }
 
 fn read_as_nobody(path: &Path) {
+    // SAFETY: system calls without pointers.
     if unsafe { libc::geteuid() } == 0 {
+        // SAFETY: system calls without pointers.
         assert_eq!(unsafe { (libc::setgid(65_534), libc::setuid(65_534)) }, (0, 0));
     }
     assert_eq!(Plane::open(path, &OpenOptions::default()).map(drop).unwrap_err().code(), "EACCES");
@@ -366,6 +368,7 @@ fn a_pipe_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (path, out) = (dir.path().join("pipe"), dir.path().join("out"));
     let pipe = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path is a C string that outlives the call.
     assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
     let child = spawn("open", &[path.to_str().unwrap()], &out);
     expect_done(child, Duration::from_secs(3), &out);

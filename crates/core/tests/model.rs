@@ -30,12 +30,12 @@ struct Run {
     next_key: u64,
     /// Removed ids that have not been given again.
     freed: BTreeSet<u32>,
-    _dir: tempfile::TempDir,
+    _dir: common::image::Evidence,
 }
 
 impl Run {
     fn new(options: CreateOptions, keys: Keys, rng: Rng) -> Self {
-        let dir = common::image::memory_dir();
+        let dir = common::image::evidence_dir();
         let path = dir.path().join("plane");
         let plane = Plane::create(&path, &options).unwrap();
         Run {
@@ -553,7 +553,7 @@ fn long_keys_come_back_whole_and_their_space_is_used_again() {
     for round in 0..20u8 {
         for (i, length) in lengths.iter().enumerate() {
             let mut key = run.rng.bytes(*length);
-            key[0] = (i as u8) << 4 | round % 16;
+            key[0] = ((i as u8) << 4) | (round % 16);
             let vector = run.vector();
             let id = run.plane().insert(&vector, &key).unwrap();
             run.freed.remove(&id);

@@ -25,7 +25,8 @@ struct Built {
     /// The row of each id.
     rows: Vec<u32>,
     insert_us: f64,
-    _dir: tempfile::TempDir,
+    /// Goes with the plane.
+    _dir: Box<dyn std::any::Any>,
 }
 
 /// Inserts on as many threads as the processor has, into memory.
@@ -45,7 +46,7 @@ fn build(set: &Set, options: &CreateOptions) -> Built {
             "id {id} was given twice"
         );
     }
-    Built { plane, rows, insert_us, _dir: dir }
+    Built { plane, rows, insert_us, _dir: Box::new(dir) }
 }
 
 fn options(set: &Set, metric: Metric, precision: Precision, rerank: Rerank) -> CreateOptions {

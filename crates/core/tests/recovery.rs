@@ -61,7 +61,7 @@ fn check_numbered(plane: &Plane, count: usize) {
 #[test]
 fn a_machine_crash_is_recovered_from_once() {
     let mut rng = Rng::for_test("a_machine_crash_is_recovered_from_once");
-    let dir = image::memory_dir();
+    let dir = image::evidence_dir();
     let path = dir.path().join("plane");
     for (precision, rerank, unique_keys) in [
         (Precision::Int8, Rerank::F32, true),
@@ -132,7 +132,7 @@ fn a_copy_of_a_closed_plane_opens_clean_and_read_only() {
 #[test]
 fn a_recovery_that_is_killed_is_done_again() {
     let mut rng = Rng::for_test("a_recovery_that_is_killed_is_done_again");
-    let dir = image::memory_dir();
+    let dir = image::evidence_dir();
     let (good, path) = (dir.path().join("good"), dir.path().join("plane"));
     let count = by_form(4000, 20_000);
     numbered(&good, count);
@@ -160,7 +160,7 @@ fn a_recovery_that_is_killed_is_done_again() {
 
 #[test]
 fn whoever_opens_a_crashed_plane_finds_it_whole() {
-    let dir = image::memory_dir();
+    let dir = image::evidence_dir();
     let good = dir.path().join("good");
     let count = by_form(4000, 20_000);
     numbered(&good, count);
@@ -219,7 +219,7 @@ fn everything_acknowledged_outlives_a_killed_process() {
 /// child dies many times, and lives on.
 #[test]
 fn a_process_stopped_at_any_moment_leaves_what_it_acknowledged() {
-    let dir = image::memory_dir();
+    let dir = image::evidence_dir();
     let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
     let mut rng = Rng::for_test("a_process_stopped_at_any_moment_leaves_what_it_acknowledged");
     for role in ["write little", "write"] {
@@ -287,23 +287,12 @@ struct PowerCuts {
     expected: Expected,
     next_key: usize,
     images: usize,
-    dir: Option<tempfile::TempDir>,
-}
-
-/// A failure leaves the image as evidence.
-impl Drop for PowerCuts {
-    fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Some(dir) = self.dir.take()
-        {
-            println!("the image, before it was opened: {}", dir.keep().join("before").display());
-        }
-    }
+    _dir: image::Evidence,
 }
 
 impl PowerCuts {
     fn new(mut rng: Rng) -> Self {
-        let dir = image::memory_dir();
+        let dir = image::evidence_dir();
         let path = dir.path().join("plane");
         let (m, layer0_cap) = *rng.pick(&[(16, 32), (16, 32), (8, 16)]);
         let options = CreateOptions {
@@ -325,7 +314,7 @@ impl PowerCuts {
             expected: Expected::default(),
             next_key: 0,
             images: 0,
-            dir: Some(dir),
+            _dir: dir,
         }
     }
 

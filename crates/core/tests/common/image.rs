@@ -6,7 +6,6 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 #[cfg(unix)]
 use std::path::Path;
-use std::path::PathBuf;
 
 use super::Rng;
 
@@ -107,11 +106,30 @@ pub fn power_cut(rng: &mut Rng, synced: &[u8], later: &[&[u8]]) -> Vec<u8> {
 
 /// A directory for files whose syncs need not reach a disk: crashes are played, not had.
 pub fn memory_dir() -> tempfile::TempDir {
-    let memory = PathBuf::from("/dev/shm");
-    if memory.is_dir()
-        && let Ok(dir) = tempfile::tempdir_in(memory)
-    {
-        return dir;
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Such a directory that stays, with what is in it, when its test fails; the test says where.
+pub struct Evidence(Option<tempfile::TempDir>);
+
+pub fn evidence_dir() -> Evidence {
+    Evidence(Some(memory_dir()))
+}
+
+impl Evidence {
+    pub fn path(&self) -> &Path {
+        self.0.as_ref().unwrap().path()
     }
-    tempfile::tempdir().unwrap()
+}
+
+impl Drop for Evidence {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(dir) = self.0.take()
+        {
+            println!("the files are in {}", dir.keep().display());
+        }
+    }
 }
