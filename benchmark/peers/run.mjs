@@ -59,7 +59,12 @@ process.on('exit', () => {
   for (const child of children) child.kill('SIGKILL')
   fs.rmSync(work, { recursive: true, force: true })
 })
-for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(1))
+for (const signal of ['SIGINT', 'SIGTERM']) {
+  process.on(signal, () => {
+    console.error(`stopped by ${signal}`)
+    process.exit(1)
+  })
+}
 const flags = process.argv.slice(2).filter((argument) => argument !== positionals[0])
 const report = {
   command: `npm run bench:peers${flags.length > 0 ? ` -- ${flags.join(' ')}` : ''}`,

@@ -23,6 +23,7 @@ fn child_process() {
         "write little" => {
             journal::write_role(Habits { live: 3, flush_every: 200, batches: false, long_keys: 0.3 }, 3)
         }
+        "write more" => journal::write_role(Habits { live: 40, ..journal::ORDINARY }, 3),
         "open" => {
             std::fs::write(argument(1), b"opening").unwrap();
             drop(open(Path::new(&argument(0))));
@@ -222,13 +223,15 @@ fn a_process_stopped_at_any_moment_leaves_what_it_acknowledged() {
     let dir = image::evidence_dir();
     let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
     let mut rng = Rng::for_test("a_process_stopped_at_any_moment_leaves_what_it_acknowledged");
-    for role in ["write little", "write"] {
+    // A new child now and then: the longer the log, the more there is to be checked.
+    for round in 0..by_form(2, 100) {
+        let role = ["write little", "write more"][round % 2];
         let _ = std::fs::remove_file(&path);
         drop(Plane::create(&path, &options()).unwrap());
-        let name = role.replace(' ', "_");
+        let name = format!("writer{round}");
         let log = dir.path().join(format!("{name}.log"));
         let child = journal::busy_writer(role, dir.path(), &name);
-        for _ in 0..by_form(60, 3000) {
+        for _ in 0..60 {
             std::thread::sleep(Duration::from_micros(rng.below(1000) as u64));
             // Until the check is over: a child that runs meanwhile has more to be checked each time.
             child.freeze();
