@@ -40,9 +40,7 @@ pub fn at_open(
     let store = &engine.store;
     let damaged = || needs_scan(store, identity, superblock);
     if !damaged()? {
-        let died = store.shared().writer_pid.load(Ordering::Acquire) != 0
-            && !store.storage().read_only()
-            && store.intents().iter().any(|intent| intent.operation.load(Ordering::Relaxed) != 0);
+        let died = store.shared().writer_pid.load(Ordering::Acquire) != 0 && !store.storage().read_only();
         if died && !store.storage().is_locked_elsewhere(crate::storage::LOCK_WRITER)? {
             // Taking the turn repairs.
             drop(engine.begin_write(timeout)?);
@@ -109,17 +107,15 @@ pub fn id_words(shared: &SharedState) -> [&AtomicU32; 6] {
     [root, free_head, limbo_head, limbo_tail, held_head, held_tail]
 }
 
-/// Finishes or undoes what each dead writer announced. Runs with the turn just taken and no other write in flight.
+/// Finishes or undoes what each dead writer announced, and takes stock of the lists. Runs with the turn just taken and no other write in flight.
 pub fn repair_intents(engine: &Engine) -> Result<()> {
     let store = &engine.store;
-    let mut repaired = false;
     for intent in store.intents() {
         let operation = intent.operation.load(Ordering::Acquire);
         let id = intent.id.load(Ordering::Relaxed);
         if operation == 0 {
             continue;
         }
-        repaired = true;
         if id < store.shared().id_high_water.load(Ordering::Relaxed) {
             match operation {
                 o if o == Operation::Insert as u32 => undo_insert(engine, id)?,
@@ -133,16 +129,48 @@ pub fn repair_intents(engine: &Engine) -> Result<()> {
         }
         intent.operation.store(0, Ordering::Release);
     }
-    if repaired {
-        recount(store);
-    }
-    Ok(())
+    relist(engine)
 }
 
-fn recount(store: &Store) {
-    let limit = store.shared().id_high_water.load(Ordering::Relaxed);
-    let live = (0..limit).filter(|id| store.node(*id).is_some_and(|node| node.is_live())).count();
-    store.shared().count.store(live as i64, Ordering::Relaxed);
+/// Takes stock of all slots by their states: the dead may have left one between two lists, or one that was counted
+/// twice. Nobody else writes now, so whatever is not live, waiting or free belongs to nobody.
+fn relist(engine: &Engine) -> Result<()> {
+    let store = &engine.store;
+    let shared = store.shared();
+    let limit = shared.id_high_water.load(Ordering::Relaxed);
+    let (mut live, mut free, mut waiting) = (0i64, Vec::new(), Vec::new());
+    for id in 0..limit {
+        let Some(node) = store.node(id) else { break };
+        match node.state() {
+            Some(SlotState::Live) => live += 1,
+            Some(SlotState::Limbo) => {
+                waiting.push((node.header().removed_epoch.load(Ordering::Relaxed), id, false))
+            }
+            Some(SlotState::Replaced) => {
+                waiting.push((node.header().removed_epoch.load(Ordering::Relaxed), id, true))
+            }
+            Some(SlotState::Linking) => {
+                remove_key_entry(engine, id);
+                let _allocation = lock(&engine.allocation);
+                record::release_heap(store, id, node);
+                free.push(id);
+            }
+            _ => free.push(id),
+        }
+    }
+    let _allocation = lock(&engine.allocation);
+    for word in id_words(shared).into_iter().skip(1) {
+        word.store(NONE, Ordering::Relaxed);
+    }
+    for count in [&shared.free_count, &shared.limbo_count, &shared.held_count] {
+        count.store(0, Ordering::Relaxed);
+    }
+    free.into_iter().rev().for_each(|id| ids::push_free(store, id));
+    // Oldest first, as they were removed.
+    waiting.sort_unstable();
+    waiting.into_iter().for_each(|(_, id, replaced)| ids::push_limbo(store, id, replaced));
+    shared.count.store(live, Ordering::Relaxed);
+    Ok(())
 }
 
 /// A record whose insert was cut off was never acknowledged: its slot goes back.
@@ -161,7 +189,13 @@ fn undo_insert(engine: &Engine, id: u32) -> Result<()> {
             let _allocation = lock(&engine.allocation);
             return_slot(store, id, node);
         }
-        // Published: complete, whether or not anyone was told.
+        // Published: complete, whether or not anyone was told. The first record of all is root and entry point as well.
+        Some(SlotState::Live) => {
+            let shared = store.shared();
+            let word = u64::from(node.level()) << 32 | u64::from(id);
+            let _ = shared.root.compare_exchange(NONE, id, Ordering::SeqCst, Ordering::Relaxed);
+            let _ = shared.entry.compare_exchange(u64::MAX, word, Ordering::SeqCst, Ordering::Relaxed);
+        }
         _ => {}
     }
     Ok(())
@@ -215,6 +249,16 @@ fn finish_removal(engine: &Engine, id: u32) -> Result<()> {
 fn finish_replacement(engine: &Engine, id: u32, old_id: u32) -> Result<()> {
     let store = &engine.store;
     let (Some(new), Some(old)) = (store.node(id), store.node(old_id)) else { return Ok(()) };
+    if new.is_live() && store.config.unique_keys {
+        // SAFETY: the record is complete and this thread is its only user: the turn has just been taken.
+        if let Some(key) = unsafe { record::key(store, id) } {
+            let hash = KeyHash::new(store, key);
+            let shard = Shard::lock(store, &engine.shards, &engine.allocation, hash);
+            if shard.find(hash, |other| other == id).is_none() && !shard.replace(hash, old_id, id) {
+                shard.insert(hash, id)?;
+            }
+        }
+    }
     if new.is_live() && old.is_live() {
         old.set_replaced(store.shared().commits.load(Ordering::Acquire) + 1);
     }

@@ -387,6 +387,49 @@ fn a_plane_that_empties_and_fills_again_and_again_loses_nobody() {
     }
 }
 
+/// Searches and inserts start at the entry point and at the oldest record; these go first here, often both in one.
+#[test]
+fn where_searches_start_can_be_removed_under_them() {
+    let mut rng = Rng::for_test("where_searches_start_can_be_removed_under_them");
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::create(&dir.path().join("plane"), &keyed(8)).unwrap();
+    let ledger = Ledger::new(8, 10_000_000);
+    while ledger.live.lock().unwrap().len() < 200 {
+        ledger.insert(&plane);
+    }
+    let (searches, short) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let remove = |rng: &mut Rng| {
+        let entry = plane.entry_point().unwrap().map(|(id, _)| id);
+        let mut live = ledger.live.lock().unwrap();
+        if live.len() < 100 {
+            return;
+        }
+        let at = live.iter().position(|(_, id)| Some(*id) == entry).filter(|_| rng.chance(0.5)).unwrap_or(0);
+        let (number, id) = live.remove(at);
+        assert!(plane.remove(id).unwrap(), "record {number}");
+    };
+    let insert = |_: &mut Rng| {
+        if ledger.live.lock().unwrap().len() < 200 {
+            ledger.insert(&plane).unwrap();
+        }
+    };
+    let search = |rng: &mut Rng| {
+        let hits = ledger.search(&plane, rng);
+        searches.fetch_add(1, Ordering::Relaxed);
+        short.fetch_add(usize::from(hits.len() < 10), Ordering::Relaxed);
+    };
+    let time = by_form(Duration::from_secs(2), Duration::from_secs(30));
+    run_for(time, &mut rng, &[(1, &remove), (3, &insert), (3, &search)]);
+    let (searches, short) = (searches.into_inner(), short.into_inner());
+    println!("{searches} searches, {} inserts", ledger.next.load(Ordering::Relaxed));
+    assert_eq!(short, 0, "of {searches} answers were too short, of a plane that always held 100 records");
+    ledger.check_plane(&plane);
+    for &(number, id) in ledger.live.lock().unwrap().iter() {
+        let hits = plane.search(&vector_of(number, 8), &SearchOptions::new(10)).unwrap();
+        assert!(hits.ids.contains(&id), "record {number} does not find itself");
+    }
+}
+
 /// Each thread frees a slot before it asks for one, so there is always one to be had.
 #[test]
 fn threads_that_replace_records_of_a_full_plane_are_never_told_that_it_is_full() {

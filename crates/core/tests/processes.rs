@@ -174,7 +174,7 @@ fn a_process_killed_while_it_waits_for_the_turn_leaves_no_trace() {
     let after = insert(300);
     println!("300 inserts took {before:?}, then {after:?}");
     assert!(
-        after < before * 3,
+        after < before * 8,
         "300 inserts took {before:?} before, and {after:?} after waiters were killed"
     );
 }

@@ -72,10 +72,17 @@ impl<'a> Graph<'a> {
         for (i, &(_, child)) in children.iter().enumerate() {
             if was_root && i == 0 {
                 // The oldest record of all: everything older than another record's parent hangs below it.
+                // In this order: a kill in between leaves the child where the next attempt finds it.
+                self.store.shared().root.store(child, Ordering::Release);
                 if let Some(record) = graph.slots.get(child) {
                     record.set_parent(NONE);
                 }
-                self.store.shared().root.store(child, Ordering::Release);
+                continue;
+            }
+            if self.root() == Some(child) {
+                if let Some(record) = graph.slots.get(child) {
+                    record.set_parent(NONE);
+                }
                 continue;
             }
             let elders = children[..i].iter().map(|(_, other)| *other);
