@@ -206,7 +206,7 @@ impl Plane {
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
         let (graph, scratch) = pinned.parts();
-        if options.k == 0 || graph.entry_point().is_none() {
+        if options.k == 0 || engine.store.shared().count.load(Ordering::Relaxed) <= 0 {
             return Ok(Hits::default());
         }
         scratch.exact.set(config.metric, query.vector, query.norm);

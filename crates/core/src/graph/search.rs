@@ -1,5 +1,7 @@
 //! One query, from vector to hits; and the exact scan that answers without the graph.
 
+use std::sync::atomic::Ordering;
+
 use super::beam::descent_beam;
 use super::pool::{self, Entry};
 use super::{Graph, Scratch};
@@ -8,6 +10,8 @@ use crate::hits::Hits;
 use crate::options::Rerank;
 use crate::record;
 
+/// Walks tried before a scan answers.
+const WALKS_MAX: usize = 4;
 /// Records scored together in a scan.
 const SCAN_BATCH: usize = 64;
 
@@ -44,17 +48,27 @@ pub fn allows(filter: &[u8], id: u32) -> bool {
 impl<'a> Graph<'a> {
     /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
     pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
-        let Scratch { query, walk, seeds, .. } = scratch;
-        self.descend(query, walk, seeds, 0, descent_beam(ef));
-        self.start(walk, ef.max(ranking.k), ranking.candidates());
-        self.seed_all(query, walk, seeds);
-        if let Some(root) = self.root() {
-            self.seed(query, walk, root);
+        // Entry point and root may both be removed between being read and being scored, which leaves nothing to start
+        // from; their successors are known by then.
+        for _ in 0..WALKS_MAX {
+            let graph = self.current();
+            let Scratch { query, walk, seeds, .. } = &mut *scratch;
+            graph.descend(query, walk, seeds, 0, descent_beam(ef));
+            graph.start(walk, ef.max(ranking.k), ranking.candidates());
+            graph.seed_all(query, walk, seeds);
+            if let Some(root) = graph.root() {
+                graph.seed(query, walk, root);
+            }
+            graph.walk_layer(query, walk, 0);
+            let found = walk.pool.entries().iter().take(ranking.candidates()).map(|e| pool::id(*e));
+            let found: Vec<u32> = found.collect();
+            let hits = graph.answer(&found, ranking, scratch);
+            let live = graph.store.shared().count.load(Ordering::Relaxed).max(0) as usize;
+            if hits.len() >= ranking.k.min(live) {
+                return hits;
+            }
         }
-        self.walk_layer(query, walk, 0);
-        let found = walk.pool.entries().iter().take(ranking.candidates()).map(|e| pool::id(*e));
-        let found: Vec<u32> = found.collect();
-        self.answer(&found, ranking, scratch)
+        self.current().scan(None, ranking, scratch)
     }
 
     /// Ranks candidates by their final distances and copies the best out.
