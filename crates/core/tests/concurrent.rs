@@ -181,7 +181,12 @@ fn a_search_that_starts_after_a_removal_returned_never_yields_the_record() {
         }
         ledger.insert(&plane).expect("the ledger is long enough");
     };
-    let remove = |rng: &mut Rng| ledger.remove_one(&plane, rng);
+    let remove = |rng: &mut Rng| {
+        // Were it faster than the inserters, the plane would run empty.
+        if ledger.live.lock().unwrap().len() > 500 {
+            ledger.remove_one(&plane, rng);
+        }
+    };
     run_for(
         by_form(Duration::from_secs(5), Duration::from_secs(30)),
         &mut rng,
@@ -398,6 +403,7 @@ fn where_searches_start_can_be_removed_under_them() {
         ledger.insert(&plane);
     }
     let (searches, short) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let shortest = AtomicUsize::new(10);
     let remove = |rng: &mut Rng| {
         let entry = plane.entry_point().unwrap().map(|(id, _)| id);
         let mut live = ledger.live.lock().unwrap();
@@ -417,12 +423,17 @@ fn where_searches_start_can_be_removed_under_them() {
         let hits = ledger.search(&plane, rng);
         searches.fetch_add(1, Ordering::Relaxed);
         short.fetch_add(usize::from(hits.len() < 10), Ordering::Relaxed);
+        shortest.fetch_min(hits.len(), Ordering::Relaxed);
     };
     let time = by_form(Duration::from_secs(2), Duration::from_secs(30));
     run_for(time, &mut rng, &[(1, &remove), (3, &insert), (3, &search)]);
     let (searches, short) = (searches.into_inner(), short.into_inner());
     println!("{searches} searches, {} inserts", ledger.next.load(Ordering::Relaxed));
-    assert_eq!(short, 0, "of {searches} answers were too short, of a plane that always held 100 records");
+    let shortest = shortest.into_inner();
+    assert_eq!(
+        shortest, 10,
+        "{short} of {searches} answers are too short, of a plane that always held 100 records"
+    );
     ledger.check_plane(&plane);
     for &(number, id) in ledger.live.lock().unwrap().iter() {
         let hits = plane.search(&vector_of(number, 8), &SearchOptions::new(10)).unwrap();
