@@ -58,6 +58,8 @@ pub struct Engine {
     /// As the file had it when this process opened it.
     replacements: u32,
     opened_clean: AtomicBool,
+    /// A dead writer's work was repaired by this process.
+    pub repaired: AtomicBool,
 }
 
 /// A pinned session; gives both back when dropped.
@@ -154,6 +156,7 @@ impl Engine {
             intents,
             identity,
             opened_clean: AtomicBool::new(true),
+            repaired: AtomicBool::new(false),
         })
     }
 
@@ -242,6 +245,7 @@ impl Engine {
         }
         if died {
             recover::repair_intents(self)?;
+            self.repaired.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

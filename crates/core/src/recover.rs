@@ -44,7 +44,7 @@ pub fn at_open(
         if died && !store.storage().is_locked_elsewhere(crate::storage::LOCK_WRITER)? {
             // Taking the turn repairs.
             drop(engine.begin_write(timeout)?);
-            return Ok(true);
+            return Ok(engine.repaired.load(Ordering::Relaxed));
         }
         return Ok(false);
     }
@@ -93,6 +93,7 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
     let plausible = high_water <= store.capacity()
         && high_water >= superblock.commit.id_high_water
         && entry_fits
+        && (superblock.commit.generation..1 << 62).contains(&shared.generation.load(Ordering::Acquire))
         && named.iter().all(|id| *id == NONE || *id < high_water)
         && u64::from(heap_bump) * HEAP_UNIT <= store.heap_mapped()
         && (0..=i64::from(high_water)).contains(&count)
@@ -260,7 +261,7 @@ fn finish_replacement(engine: &Engine, id: u32, old_id: u32) -> Result<()> {
         }
     }
     if new.is_live() && old.is_live() {
-        old.set_replaced(store.shared().commits.load(Ordering::Acquire) + 1);
+        old.set_replaced(store.shared().commits.load(Ordering::Acquire).wrapping_add(1));
     }
     if new.is_live() && old.state() == Some(SlotState::Replaced) {
         finish_removal(engine, old_id)?;
@@ -366,7 +367,7 @@ fn reset_words(store: &Store, superblock: &Superblock, records: &[Found]) {
     let high_water = records.last().map_or(0, |r| r.id + 1);
     let generation = records.iter().map(|r| r.generation).max().unwrap_or(0);
     shared.id_high_water.store(high_water, Ordering::Relaxed);
-    shared.generation.fetch_max(generation.max(superblock.commit.generation), Ordering::Relaxed);
+    shared.generation.store(generation.max(superblock.commit.generation), Ordering::Relaxed);
     shared.epoch.store(1, Ordering::Relaxed);
     shared.entry.store(u64::MAX, Ordering::Relaxed);
     for word in id_words(shared) {

@@ -57,7 +57,7 @@ impl Engine {
             shard.replace(hash, old, id);
             {
                 let _guard = self.links.lock(old);
-                old_node.set_replaced(self.store.shared().commits.load(Ordering::Acquire) + 1);
+                old_node.set_replaced(self.store.shared().commits.load(Ordering::Acquire).wrapping_add(1));
             }
             drop(shard);
             self.store.shared().count.fetch_sub(1, Ordering::Relaxed);

@@ -109,7 +109,7 @@ impl Engine {
         let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
         let header = node.header();
         header.upper.store(0, Ordering::Relaxed);
-        let generation = store.shared().generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let generation = store.shared().generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let level = level_for(generation, store.config.seed, store.config.m);
         let room = record::allocate_key(store, key).and_then(|key_unit| {
             if level == 0 {
