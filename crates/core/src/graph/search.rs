@@ -10,8 +10,8 @@ use crate::hits::Hits;
 use crate::options::Rerank;
 use crate::record;
 
-/// Walks tried before a scan answers.
-const WALKS_MAX: usize = 4;
+/// Walks tried before a scan answers, and scans tried before a short answer is given.
+const TRIES_MAX: usize = 4;
 /// Records scored together in a scan.
 const SCAN_BATCH: usize = 64;
 
@@ -50,7 +50,7 @@ impl<'a> Graph<'a> {
     pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         // Entry point and root may both be removed between being read and being scored, which leaves nothing to start
         // from; their successors are known by then.
-        for _ in 0..WALKS_MAX {
+        for _ in 0..TRIES_MAX {
             let graph = self.current();
             let Scratch { query, walk, seeds, .. } = &mut *scratch;
             graph.descend(query, walk, seeds, 0, descent_beam(ef));
@@ -81,6 +81,22 @@ impl<'a> Graph<'a> {
 
     /// Nearest records by looking at every one that the filter allows.
     pub fn scan(&self, filter: Option<&[u8]>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        let mut hits = Hits::default();
+        for _ in 0..TRIES_MAX {
+            let seen;
+            (hits, seen) = self.current().scan_once(filter, ranking, scratch);
+            // More candidates than the spare ones may be removed while a scan runs.
+            if hits.len() >= ranking.k.min(seen) {
+                break;
+            }
+        }
+        hits
+    }
+
+    /// One scan: its answer, and how many live records it came by.
+    fn scan_once(&self, filter: Option<&[u8]>, ranking: Ranking, scratch: &mut Scratch) -> (Hits, usize) {
+        let keep = ranking.candidates();
+        let mut seen = 0;
         let mut best: Vec<Candidate> = Vec::new();
         let mut ranked = Vec::with_capacity(SCAN_BATCH);
         let mut batch = Vec::with_capacity(SCAN_BATCH);
@@ -94,14 +110,15 @@ impl<'a> Graph<'a> {
             batch.extend(ids.by_ref().take(SCAN_BATCH));
             ranked.clear();
             self.rank(&batch, ranking, scratch, &mut ranked);
+            seen += ranked.len();
             best.append(&mut ranked);
-            if best.len() >= 2 * ranking.k + 8 * SCAN_BATCH {
-                best.select_nth_unstable_by_key(ranking.k - 1, |c| c.entry);
-                best.truncate(ranking.k);
+            if best.len() >= 2 * keep + 8 * SCAN_BATCH {
+                best.select_nth_unstable_by_key(keep - 1, |c| c.entry);
+                best.truncate(keep);
             }
         }
         best.sort_unstable_by_key(|c| c.entry);
-        self.hits(&best, ranking)
+        (self.hits(&best, ranking), seen)
     }
 
     /// Final distances of the live records among `ids`.
