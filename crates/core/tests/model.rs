@@ -252,7 +252,7 @@ impl Run {
 /// reached, but not by a narrow beam; and under inner product a few long vectors are everyone's neighbours.
 fn self_recall_min(options: &CreateOptions) -> f64 {
     match (options.metric, options.layer0_cap) {
-        (Metric::InnerProduct, 32..) if options.dims > 3 => 0.6,
+        (Metric::InnerProduct, 32..) if options.dims > 3 => 0.3,
         (Metric::InnerProduct, _) => 0.0,
         (_, 0..4) => 0.5,
         (_, 4..8) => 0.8,

@@ -32,6 +32,8 @@ pub struct Walk {
     pending: Vec<u32>,
     gathered: Vec<u32>,
     pub rows: Rows,
+    /// How many copies of one vector the beam may hold.
+    copies: usize,
 }
 
 /// A batch of records being scored.
@@ -95,7 +97,8 @@ impl<'a> Graph<'a> {
     /// one vector.
     pub fn start(&self, walk: &mut Walk, ef: usize, copies: usize) {
         walk.visited.reset(self.slots.limit());
-        walk.pool.reset(ef, copies);
+        walk.pool.reset(ef);
+        walk.copies = copies;
         walk.pending.clear();
         walk.gathered.clear();
     }
@@ -150,18 +153,22 @@ impl<'a> Graph<'a> {
 
     #[inline(always)]
     fn score_pending(&self, query: &Query, walk: &mut Walk) {
-        let Walk { pool, pending, rows, .. } = walk;
+        let Walk { pool, pending, rows, copies, .. } = walk;
         let readable = |node: &Node<'a>| if self.writing { node.is_linked() } else { node.is_live() };
         self.score_where(query, pending.drain(..), rows, readable, |id, distance| {
             let entry = pool::entry(distance, id);
             if entry >= pool.bound() {
                 return;
             }
-            // A thousand copies of one vector must not fill the beam: there would be no way past them.
-            if let Some(other) = pool.crowd(entry)
+            // Copies of one vector must not fill the beam, for there would be no way past them: they take nobody else's
+            // place, and of a thousand only some are let in.
+            if let Some((other, count)) = pool.ties(entry, *copies)
                 && self.are_copies(id, other)
             {
-                return;
+                if count >= *copies {
+                    return;
+                }
+                pool.widen();
             }
             if pool.insert(entry) {
                 // It will be expanded, sooner or later: its links should be there by then.

@@ -28,25 +28,28 @@ pub fn distance(entry: Entry) -> f32 {
     f32::from_bits(ordered ^ mask)
 }
 
+/// How many times its first capacity a pool may grow to, by copies.
+const WIDER: usize = 4;
+
 /// At most `capacity` entries, ascending.
 #[derive(Default)]
 pub struct Pool {
     entries: Vec<Entry>,
     capacity: usize,
-    /// From this many entries at one distance on, `crowd` tells of it.
-    crowd_min: usize,
+    /// `widen` goes no further than this.
+    capacity_max: usize,
     /// Nothing before this is unexpanded.
     cursor: usize,
 }
 
 impl Pool {
-    /// Empties the pool; it will keep the `capacity` nearest. A crowd is `crowd_min` entries at one distance.
-    pub fn reset(&mut self, capacity: usize, crowd_min: usize) {
-        self.crowd_min = crowd_min;
+    /// Empties the pool; it will keep the `capacity` nearest.
+    pub fn reset(&mut self, capacity: usize) {
         self.entries.clear();
         // Not all at once: a caller may ask for a million out of a thousand.
         self.entries.reserve(capacity.min(1024));
         self.capacity = capacity;
+        self.capacity_max = capacity.saturating_mul(WIDER);
         self.cursor = 0;
     }
 
@@ -61,9 +64,14 @@ impl Pool {
         if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
     }
 
-    /// The node before which an entry would go, when a crowd of entries has the very same distance.
+    /// Makes room for one more.
+    pub fn widen(&mut self) {
+        self.capacity = (self.capacity + 1).min(self.capacity_max);
+    }
+
+    /// When entries have the very same distance: one of them, and how many there are, counting no further than `most`.
     #[inline(always)]
-    pub fn crowd(&self, entry: Entry) -> Option<u32> {
+    pub fn ties(&self, entry: Entry, most: usize) -> Option<(u32, usize)> {
         let same = |other: Option<&Entry>| other.is_some_and(|other| other >> 32 == entry >> 32);
         let at = self.entries.partition_point(|other| *other < entry);
         // Nearly always neither neighbour has the distance, and that is all there is to know.
@@ -71,15 +79,9 @@ impl Pool {
         if alone {
             return None;
         }
-        let before = self.entries[..at]
-            .iter()
-            .rev()
-            .take_while(|other| same(Some(other)))
-            .take(self.crowd_min)
-            .count();
-        let after =
-            self.entries[at..].iter().take_while(|other| same(Some(other))).take(self.crowd_min).count();
-        (before + after >= self.crowd_min).then(|| id(self.entries[at - before]))
+        let before = self.entries[..at].iter().rev().take_while(|other| same(Some(other))).take(most).count();
+        let after = self.entries[at..].iter().take_while(|other| same(Some(other))).take(most).count();
+        Some((id(self.entries[at - before]), before + after))
     }
 
     /// Adds an entry when it is among the nearest, and tells whether it is.
@@ -132,7 +134,7 @@ mod tests {
         #[test]
         fn the_pool_keeps_the_nearest_in_order(distances in prop::collection::vec(0u32..1000, 0..200), capacity in 1usize..64) {
             let mut pool = Pool::default();
-            pool.reset(capacity, usize::MAX);
+            pool.reset(capacity);
             let all: Vec<Entry> = distances.iter().enumerate().map(|(i, d)| entry(*d as f32, i as u32)).collect();
             for (i, one) in all.iter().enumerate() {
                 pool.insert(*one);
