@@ -7,10 +7,12 @@
 //! | `shared.rs` | words that running processes share, outside all checksums |
 //! | `extents.rs` | the table of extents |
 //! | `identity.rs` | boot, device and inode: machine crash or mere process death |
+//! | `addresses.rs` | how much of the process's address space a plane reserves |
 //! | `store.rs` | an open file: typed views of its parts, growth |
 //!
 //! `store` builds on `storage` (system calls) and `map` (addresses); nothing here knows of graphs.
 
+mod addresses;
 #[cfg(test)]
 mod document;
 pub mod extents;

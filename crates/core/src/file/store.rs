@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::addresses::Addresses;
 use super::extents::Extent;
 use super::layout::{
     EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT, INTENT_COUNT,
@@ -20,8 +21,13 @@ use crate::storage::{FileId, Step, Storage};
 
 /// Addresses are reserved for this many records, unless the plane's own limit is lower or the file already larger.
 const RESERVED_NODES: u64 = 1 << 28;
+/// With many planes open, for at least this many.
+const RESERVED_NODES_MIN: u64 = 1 << 20;
 /// The heap's units are numbered by a u32.
 const RESERVED_HEAP: u64 = (u32::MAX as u64) * HEAP_UNIT;
+/// Where addresses are short, for a heap that has this many bytes a record, but not less than a gibibyte.
+const HEAP_BYTES_PER_NODE: u64 = 1 << 10;
+const RESERVED_HEAP_MIN: u64 = 1 << 30;
 
 /// How far this process has mapped the file.
 struct Growth {
@@ -33,6 +39,7 @@ struct Growth {
 pub struct Store {
     storage: Storage,
     map: Map,
+    _addresses: Addresses,
     /// The plane's fixed properties.
     pub config: Config,
     /// Sizes and offsets that follow from them.
@@ -43,11 +50,17 @@ pub struct Store {
     capacity: AtomicU32,
 }
 
-fn reserve_for(config: &Config, layout: &Layout, nodes: u64) -> [usize; REGIONS.len()] {
+/// Bytes of addresses to reserve for each region of a plane that grows to `nodes` records and has `file_bytes` now.
+fn reserve_for(config: &Config, layout: &Layout, nodes: u64, file_bytes: u64) -> [usize; REGIONS.len()] {
+    let heap = (nodes * HEAP_BYTES_PER_NODE)
+        .max(file_bytes.saturating_mul(2))
+        .clamp(RESERVED_HEAP_MIN, RESERVED_HEAP);
     REGIONS.map(|region| {
         let bytes = match region {
-            RegionKind::Heap if config.key_cap == 0 => RESERVED_HEAP / 16,
-            RegionKind::Heap => RESERVED_HEAP,
+            RegionKind::Heap if config.key_cap == 0 => {
+                heap.min(RESERVED_HEAP / 16).max(file_bytes.min(RESERVED_HEAP))
+            }
+            RegionKind::Heap => heap,
             // Extents run ahead of the records by up to an eighth.
             _ => layout.bytes_for(region, nodes) / 8 * 9,
         };
@@ -63,18 +76,27 @@ impl Store {
             config.max_nodes.map_or(RESERVED_NODES, u64::from).max(nodes * 4).min(u64::from(NODES_MAX) + 1);
         let fail = |e| Error::io(e, "map", storage.path());
         storage.step(Step::Map).map_err(fail)?;
-        // Where addresses are limited (ulimit -v, many planes at once), a smaller reservation does as well for long.
+        let file_bytes = storage.len()?;
+        let reserve = |reserved| reserve_for(&config, &layout, reserved, file_bytes);
+        let bytes = |reserved| reserve(reserved).iter().map(|bytes| *bytes as u64).sum::<u64>();
         let mut reserved = wanted.max(1024);
+        // Other planes want addresses too.
+        while reserved / 2 >= RESERVED_NODES_MIN.max(nodes * 2) && bytes(reserved) > Addresses::share() {
+            reserved /= 2;
+        }
+        // Where the process has few (ulimit -v), a smaller reservation does as well for long.
         let map = loop {
-            match Map::new(storage.file(), !storage.read_only(), reserve_for(&config, &layout, reserved)) {
+            match Map::new(storage.file(), !storage.read_only(), reserve(reserved)) {
                 Ok(map) => break map,
                 Err(e) if reserved / 4 <= nodes.max(1 << 16) => return Err(fail(e)),
                 Err(_) => reserved /= 4,
             }
         };
+        let addresses = Addresses::take(bytes(reserved));
         Ok(Store {
             storage,
             map,
+            _addresses: addresses,
             config,
             layout,
             uuid,
