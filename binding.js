@@ -838,3 +838,4 @@ module.exports = nativeBinding
 module.exports.NativeControl = nativeBinding.NativeControl
 module.exports.NativePlane = nativeBinding.NativePlane
 module.exports.setPlaneError = nativeBinding.setPlaneError
+module.exports.version = nativeBinding.version

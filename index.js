@@ -1,7 +1,7 @@
 'use strict'
 
 const { fileURLToPath } = require('node:url')
-const binding = require('./binding.js')
+const binding = require('./load.js')
 const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')

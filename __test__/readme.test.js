@@ -16,6 +16,27 @@ const GIVEN = `
   const query = embedding
 `
 
+/** Programs in the documents, as opposed to fragments, start like this. */
+const PROGRAM = "const { Plane } = require('vecplane')"
+
+test('the programs in the documents run as they stand', () => {
+  const programs = fs.readdirSync(path.join(ROOT, 'docs')).filter((name) => name.endsWith('.md')).flatMap((name) => {
+    const text = fs.readFileSync(path.join(ROOT, 'docs', name), 'utf8')
+    return [...text.matchAll(/```js\n([\s\S]*?)```/g)].map(([, source]) => ({ name, source })).filter(({ source }) => source.startsWith(PROGRAM))
+  })
+  assert.ok(programs.length > 0)
+  for (const { name, source } of programs) {
+    const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-document-'))
+    try {
+      const program = `;(async () => {${source.replaceAll("'vecplane'", JSON.stringify(ROOT))}})()`
+      const { status, stderr } = spawnSync(process.execPath, ['-e', program], { cwd: folder, encoding: 'utf8' })
+      assert.deepEqual({ name, status, stderr }, { name, status: 0, stderr: '' })
+    } finally {
+      fs.rmSync(folder, { recursive: true })
+    }
+  }
+})
+
 test('the example of the README runs as it stands', () => {
   const readme = fs.readFileSync(path.join(ROOT, 'README.md'), 'utf8')
   const [, example] = readme.match(/```js\n([\s\S]*?)```/)

@@ -16,3 +16,9 @@ mod convert;
 mod error;
 mod plane;
 mod task;
+
+/// The version that this binary was built as; the loader refuses any but its own.
+#[napi_derive::napi]
+pub fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
