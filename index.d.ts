@@ -259,6 +259,11 @@ export interface Stats {
   kernels: string
   /** Whether this process is changing the plane at this moment. */
   writing: boolean
+  /**
+   * Whether the file system copies what is overwritten (ZFS, bcachefs, btrfs unless it could be asked not to). There even
+   * allocated space may run out under a mapped page, and a full disk may end the process: keep some of it free.
+   */
+  copyOnWrite: boolean
 }
 
 /** What `verify` found; all counts are 0 in a sound plane, but for `live` and `danglingLinks`. */

@@ -356,6 +356,7 @@ impl NativePlane {
         }
         object.set("kernels", stats.kernels)?;
         object.set("writing", stats.writing)?;
+        object.set("copyOnWrite", stats.copy_on_write)?;
         Ok(object)
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,12 @@ use crate::file::layout::{HEADER_BYTES, NONE, SUPERBLOCK_BYTES};
 use crate::file::store::Store;
 use crate::options::CreateOptions;
 use crate::recover;
-use crate::storage::{LOCK_WRITER, Storage};
+use crate::storage::{Faults, LOCK_WRITER, Step, Storage};
+use crate::testing;
 use crate::turn;
 
 /// Writes a new plane to `path`.
-pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
+pub fn create(path: &Path, options: &CreateOptions, faults: Option<Arc<dyn Faults>>) -> Result<()> {
     options.check()?;
     let present = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {
@@ -30,41 +32,41 @@ pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
         return Err(Error::Exists { path: path.to_path_buf() });
     }
     let (temporary, random) = temporary_path(path)?;
-    let mut remove = RemoveOnDrop(Some(temporary.clone()));
-    let storage = Storage::create_new(&temporary, None)?;
+    let _remove = RemoveOnDrop(temporary.clone());
+    let storage = Storage::create_new(&temporary, faults.clone())?;
     write_new(storage, options, random)?;
     // Whoever has the old plane open must neither lose a write that it was told of, nor go on as if nothing happened:
     // its turn is taken for the moment of the swap, and it is marked before the turn is given back.
-    let old = if present { hold_old(path, options.lock_timeout)? } else { None };
-    let mut storage = Storage::open(&temporary, false, None)?;
-    if options.overwrite {
-        storage.publish(path)?
-    } else {
-        publish_new(&mut storage, path)?
-    };
-    remove.0 = None;
+    let old = if present { hold_old(path, options.lock_timeout, faults.clone())? } else { None };
+    let mut storage = Storage::open(&temporary, false, faults)?;
+    let published = if options.overwrite { storage.publish(path) } else { publish_new(&mut storage, path) };
     if let Some(old) = old {
-        old.shared().replacements.fetch_add(1, Ordering::SeqCst);
+        // Also when the new name is there but could not be made durable.
+        if storage.path() == path {
+            old.shared().replacements.fetch_add(1, Ordering::SeqCst);
+        }
         old.storage().unlock(LOCK_WRITER);
     }
-    Ok(())
+    published
 }
 
-struct RemoveOnDrop(Option<PathBuf>);
+/// The temporary name, which is gone already after a rename.
+struct RemoveOnDrop(PathBuf);
 
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Left behind at worst; its name says what it is.
-            let _ = std::fs::remove_file(path);
-        }
+        // Left behind at worst; its name says what it is.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
 fn temporary_path(path: &Path) -> Result<(PathBuf, [u8; 24])> {
     let mut random = [0u8; 24];
-    getrandom::fill(&mut random)
-        .map_err(|_| Error::io(io::Error::other("no random numbers"), "create", path))?;
+    match testing::fixed_random() {
+        Some(fixed) => random = fixed,
+        None => getrandom::fill(&mut random)
+            .map_err(|_| Error::io(io::Error::other("no random numbers"), "create", path))?,
+    }
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or_else(|| {
         Error::io(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"), "create", path)
@@ -96,8 +98,8 @@ fn write_new(storage: Storage, options: &CreateOptions, random: [u8; 24]) -> Res
 }
 
 /// The old plane with its turn taken; `None` when what is there is no plane.
-fn hold_old(path: &Path, timeout: Duration) -> Result<Option<Store>> {
-    let Ok(storage) = Storage::open(path, false, None) else { return Ok(None) };
+fn hold_old(path: &Path, timeout: Duration, faults: Option<Arc<dyn Faults>>) -> Result<Option<Store>> {
+    let Ok(storage) = Storage::open(path, false, faults) else { return Ok(None) };
     if storage.len()? < HEADER_BYTES as u64 {
         return Ok(None);
     }
@@ -112,12 +114,9 @@ fn hold_old(path: &Path, timeout: Duration) -> Result<Option<Store>> {
 fn publish_new(storage: &mut Storage, path: &Path) -> Result<()> {
     let temporary = storage.path().to_path_buf();
     // A hard link, unlike a rename, fails when something came to be at the path meanwhile.
-    match std::fs::hard_link(&temporary, path) {
-        Ok(()) => {
-            storage.moved(path)?;
-            let _ = std::fs::remove_file(&temporary);
-            Ok(())
-        }
+    let linked = storage.step(Step::Rename).and_then(|()| std::fs::hard_link(&temporary, path));
+    match linked {
+        Ok(()) => storage.moved(path),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists { path: path.to_path_buf() }),
         // No hard links here.
         Err(_) => storage.publish(path),

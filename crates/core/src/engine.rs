@@ -20,6 +20,7 @@ use crate::ids;
 use crate::key_index::ShardLocks;
 use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
+use crate::testing::{Planted, is_planted, moment};
 use crate::turn::{Turn, TurnGuard};
 
 /// Sessions kept for reuse; more threads than this at once make new ones.
@@ -54,10 +55,14 @@ pub struct Engine {
     committed: Mutex<Committed>,
     sessions: ArrayQueue<Box<Session>>,
     intents: ArrayQueue<u32>,
+    /// Entries whose threads panicked.
+    abandoned: ArrayQueue<u32>,
     identity: Identity,
     /// As the file had it when this process opened it.
     replacements: u32,
     opened_clean: AtomicBool,
+    /// What the file needed at open has been done: until then nobody may call it clean.
+    opened: AtomicBool,
     /// A dead writer's work was repaired by this process.
     pub repaired: AtomicBool,
 }
@@ -87,7 +92,11 @@ impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         // The pin ends before another thread can take the lane.
         self.pin = None;
-        if let Some(session) = self.session.take() {
+        if let Some(mut session) = self.session.take() {
+            if std::thread::panicking() {
+                // Half a walk may be in it.
+                session.scratch = Scratch::default();
+            }
             self.engine.put_back(session);
         }
     }
@@ -109,14 +118,18 @@ impl IntentGuard<'_> {
         self.entry().id.store(id, Ordering::Relaxed);
         self.entry().old_id.store(old_id, Ordering::Relaxed);
         self.entry().operation.store(operation as u32, Ordering::SeqCst);
+        moment();
     }
 }
 
 impl Drop for IntentGuard<'_> {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.entry().operation.store(0, Ordering::Release);
+        if std::thread::panicking() {
+            // Left as it is, and to nobody, until the repair that is due before the next write.
+            let _ = self.engine.abandoned.push(self.index);
+            return;
         }
+        self.entry().operation.store(0, Ordering::Release);
         let _ = self.engine.intents.push(self.index);
     }
 }
@@ -154,8 +167,10 @@ impl Engine {
             committed: Mutex::new(Committed { superblock, slot }),
             sessions: ArrayQueue::new(SESSIONS_KEPT),
             intents,
+            abandoned: ArrayQueue::new(INTENT_COUNT),
             identity,
             opened_clean: AtomicBool::new(true),
+            opened: AtomicBool::new(false),
             repaired: AtomicBool::new(false),
         })
     }
@@ -176,7 +191,8 @@ impl Engine {
     fn mark_clean(&self) {
         let (storage, shared) = (self.store.storage(), self.store.shared());
         let settled = || shared.settled.load(Ordering::Acquire) != 0;
-        if !storage.read_only() && settled() && storage.try_lock(LOCK_WRITER).unwrap_or(false) {
+        let opened = self.opened.load(Ordering::Relaxed);
+        if opened && !storage.read_only() && settled() && storage.try_lock(LOCK_WRITER).unwrap_or(false) {
             if settled() && shared.writer_pid.load(Ordering::Acquire) == 0 {
                 shared.dirty.store(0, Ordering::SeqCst);
             }
@@ -241,11 +257,14 @@ impl Engine {
             self.identity.write(shared);
             shared.dirty.store(1, Ordering::SeqCst);
             // On the disk before any change is: a machine crash must find the mark wherever it finds half a change.
-            self.store.sync()?;
+            self.sync_data()?;
         }
         if died {
             recover::repair_intents(self)?;
             self.repaired.store(true, Ordering::Relaxed);
+            while let Some(index) = self.abandoned.pop() {
+                let _ = self.intents.push(index);
+            }
         }
         Ok(())
     }
@@ -299,12 +318,13 @@ impl Engine {
         };
         let next = Superblock { commit, ..committed.superblock.clone() };
         let other = 1 - committed.slot;
-        let result = self.sync_data().and_then(|()| {
-            // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
-            self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode())?;
-            self.sync_data()
-        });
-        result?;
+        // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
+        if !is_planted(Planted::SuperblockFirst) {
+            self.sync_data()?;
+        }
+        let written = self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode());
+        written.inspect_err(|_| self.stop_writers())?;
+        self.sync_data()?;
         *committed = Committed { superblock: next, slot: other };
         shared.watermark.store(watermark, Ordering::Release);
         shared.commits.store(commit.number, Ordering::Release);
@@ -313,11 +333,14 @@ impl Engine {
         Ok(())
     }
 
-    fn sync_data(&self) -> Result<()> {
-        self.store.sync().inspect_err(|_| {
-            // Nobody knows what reached the disk, and the kernel may have dropped it (D7).
-            self.store.shared().flags.fetch_or(FLAG_SYNC_FAILED, Ordering::SeqCst);
-        })
+    /// Syncs; after a failure writers stop.
+    pub fn sync_data(&self) -> Result<()> {
+        self.store.sync().inspect_err(|_| self.stop_writers())
+    }
+
+    /// After a sync or a write that failed: nobody knows what reached the disk, and the kernel may have dropped it (D7).
+    fn stop_writers(&self) {
+        self.store.shared().flags.fetch_or(FLAG_SYNC_FAILED, Ordering::SeqCst);
     }
 
     /// Recovers what the last writers left, if they left anything, and says whether something had to be done.
@@ -325,6 +348,7 @@ impl Engine {
         let superblock = lock(&self.committed).superblock.clone();
         let recovered = recover::at_open(self, &self.identity, &superblock, timeout, progress)?;
         self.opened_clean.store(!recovered, Ordering::Relaxed);
+        self.opened.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::file::layout::{PROCESS_COUNT, READER_COUNT};
 use crate::file::shared::ReaderLane;
 use crate::file::store::Store;
+use crate::protocol;
 use crate::storage::LOCK_PROCESS;
 
 /// This process's place in the plane's tables.
@@ -29,8 +30,7 @@ pub struct Pin<'a> {
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         if let Some(lane) = self.lane {
-            // Release: what was read under the pin was read before it ends.
-            lane.pinned.store(0, Ordering::Release);
+            protocol::unpin(&lane.pinned);
         }
     }
 }
@@ -86,41 +86,37 @@ impl Readers {
     pub fn pin<'a>(&self, store: &'a Store, lane: Option<u32>) -> Pin<'a> {
         let lane = lane.map(|i| &store.lanes()[i as usize]);
         if let Some(lane) = lane {
-            let epoch = store.shared().epoch.load(Ordering::Acquire).max(1);
-            lane.pinned.store(epoch, Ordering::Relaxed);
-            // Orders the pin before every load of a state word: either a remover's scan sees the pin, or this thread
-            // sees that the slot is no longer live.
-            fence(Ordering::SeqCst);
+            protocol::pin(&store.shared().epoch, &lane.pinned);
         }
         Pin { lane }
     }
 
     /// The lowest epoch that any reader is pinned at; `u64::MAX` when none is.
     pub fn oldest_pin(&self, store: &Store) -> u64 {
+        // Before the count of lanes as before the lanes: a lane that is not counted yet is pinned after this.
         fence(Ordering::SeqCst);
         let used = (store.shared().lane_high_water.load(Ordering::SeqCst) as usize).min(READER_COUNT);
-        let pins = store.lanes()[..used].iter().map(|lane| lane.pinned.load(Ordering::Acquire));
-        pins.filter(|pinned| *pinned != 0).min().unwrap_or(u64::MAX)
+        protocol::oldest_pin(store.lanes()[..used].iter().map(|lane| &lane.pinned))
     }
 
-    /// Frees the lanes of processes that are gone; looks at most twenty times a second.
-    pub fn sweep(&self, store: &Store) -> Result<()> {
+    /// Frees the lanes of processes that are gone; looks at most twenty times a second. One whose lock cannot be tested is
+    /// taken to be there.
+    pub fn sweep(&self, store: &Store) {
         let mut last: MutexGuard<'_, Option<Instant>> =
             self.last_sweep.lock().unwrap_or_else(|e| e.into_inner());
         if last.is_some_and(|at| at.elapsed() < Duration::from_millis(50)) {
-            return Ok(());
+            return;
         }
         *last = Some(Instant::now());
         let claimed = |i: u32| store.lanes().iter().any(|lane| lane.owner.load(Ordering::Relaxed) == i + 1);
         for i in (0..PROCESS_COUNT as u32).filter(|i| Some(*i) != self.process && claimed(*i)) {
             let byte = LOCK_PROCESS + u64::from(i);
-            if store.storage().try_lock(byte)? {
+            if store.storage().try_lock(byte).unwrap_or(false) {
                 release_lanes(store, i);
                 store.processes()[i as usize].pid.store(0, Ordering::Relaxed);
                 store.storage().unlock(byte);
             }
         }
-        Ok(())
     }
 }
 

@@ -12,7 +12,9 @@ use crate::file::layout::NONE;
 use crate::file::store::Store;
 use crate::graph::node::SlotState;
 use crate::options::NODES_MAX;
+use crate::protocol;
 use crate::record;
+use crate::testing::{Planted, is_planted};
 
 /// Slots moved out of limbo at most per call, so that no single insert pays for a mass removal.
 const DRAIN_MAX: usize = 64;
@@ -22,7 +24,7 @@ const DRAIN_MAX: usize = 64;
 pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> Result<Option<u32>> {
     let shared = store.shared();
     store.refresh()?;
-    drain(store, readers, DRAIN_MAX)?;
+    drain(store, readers, DRAIN_MAX);
     if let Some(id) = pop(store, intent) {
         return Ok(Some(id));
     }
@@ -37,7 +39,7 @@ pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> R
     let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
     intent.announce(Operation::Insert, id, NONE);
     node.set_state(SlotState::Building, 0);
-    shared.id_high_water.store(id + 1, Ordering::Release);
+    protocol::announce(&shared.id_high_water, id + 1);
     Ok(Some(id))
 }
 
@@ -153,31 +155,32 @@ pub fn release_held(store: &Store, (last, count): (u32, u32)) {
 }
 
 /// Moves slots from limbo to the free list, oldest first, as far as readers and commits allow.
-pub fn drain(store: &Store, readers: &Readers, most: usize) -> Result<()> {
+pub fn drain(store: &Store, readers: &Readers, most: usize) {
     let shared = store.shared();
     if shared.limbo_head.load(Ordering::Relaxed) == NONE {
-        return Ok(());
+        return;
     }
     let oldest_pin = readers.oldest_pin(store);
     for _ in 0..most {
         let id = shared.limbo_head.load(Ordering::Relaxed);
         if id == NONE {
-            return Ok(());
+            return;
         }
         let Some(node) = store.node(id).filter(|node| node.state() == Some(SlotState::Limbo)) else {
             // A damaged list, as in `pop`.
             Queue::limbo(store).forget();
-            return Ok(());
+            return;
         };
         let header = node.header();
-        if header.removed_epoch.load(Ordering::Relaxed) >= oldest_pin {
+        let reusable = protocol::is_reusable(header.removed_epoch.load(Ordering::Relaxed), oldest_pin);
+        if !reusable && !is_planted(Planted::SlotReusedEarly) {
             // Perhaps it is a dead process that holds the epoch back.
-            return readers.sweep(store);
+            readers.sweep(store);
+            return;
         }
         let next = header.next.load(Ordering::Relaxed);
         record::release_heap(store, id, node);
         Queue::limbo(store).cut(next, 1);
         push_free(store, id);
     }
-    Ok(())
 }

@@ -14,6 +14,7 @@ use crate::file::layout::KEY_SHARD_COUNT;
 use crate::file::shared::KeyShard;
 use crate::file::store::Store;
 use crate::heap;
+use crate::testing::moment;
 
 const EMPTY: u64 = 0;
 const REMOVED: u64 = 1;
@@ -134,6 +135,7 @@ impl<'a> Shard<'a> {
             let present = slot.load(Ordering::Relaxed);
             if present == EMPTY || present == REMOVED {
                 slot.store(hash.entry(id), Ordering::Release);
+                moment();
                 self.shard.used.fetch_add(1, Ordering::Relaxed);
                 if present == REMOVED {
                     self.subtract_removed();
@@ -150,6 +152,7 @@ impl<'a> Shard<'a> {
         match probe(entries, hash, |_, entry| id_of(entry) == old) {
             Some((at, _)) => {
                 entries[at].store(hash.entry(new), Ordering::Release);
+                moment();
                 true
             }
             None => false,
@@ -162,6 +165,7 @@ impl<'a> Shard<'a> {
         match probe(entries, hash, |_, entry| id_of(entry) == id) {
             Some((at, _)) => {
                 entries[at].store(REMOVED, Ordering::Release);
+                moment();
                 let _ = self
                     .shard
                     .used
@@ -207,6 +211,7 @@ impl<'a> Shard<'a> {
             }
         }
         self.shard.table.store(u64::from(log2) << 32 | u64::from(unit), Ordering::Release);
+        moment();
         self.shard.used.store(moved as u32, Ordering::Relaxed);
         self.shard.removed.store(0, Ordering::Relaxed);
         if let Some(old) = table(self.store, word) {

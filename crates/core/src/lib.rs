@@ -29,9 +29,10 @@
 //! | `graph/` | walking, linking, unlinking |
 //! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
-//! | `epoch`, `turn` | readers and reuse; whose turn it is to write |
-//! | `recover`, `verify`, `create`, `registry` | after a crash; checking; new files; sharing in a process |
+//! | `protocol`, `epoch`, `turn` | orderings of words; readers and reuse; whose turn it is to write |
+//! | `recover`, `relink`, `verify`, `create`, `registry` | after a crash; checking; new files; sharing in a process |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
+//! | `testing` | what the engine's own tests reach into it with |
 //!
 //! `docs/design.md` specifies the file and argues the protocols.
 
@@ -57,11 +58,22 @@ mod key_index;
 mod map;
 mod options;
 mod plane;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod protocol;
+#[cfg(not(feature = "testing"))]
+mod protocol;
 mod record;
 mod recover;
 mod registry;
+mod relink;
 mod report;
 mod storage;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(not(feature = "testing"))]
+mod testing;
 mod turn;
 mod upsert;
 mod verify;
@@ -75,3 +87,6 @@ pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchO
 pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;
 pub use report::{Stats, VerifyReport};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use storage::{Faults, Step};

@@ -38,7 +38,7 @@ impl Plane {
     /// Creates a plane and opens it. An existing file is refused unless `overwrite` is set; then it is replaced
     /// atomically, and handles still open on it fail with `Error::Replaced` from their next call on.
     pub fn create(path: &Path, options: &CreateOptions) -> Result<Plane> {
-        create::create(path, options)?;
+        create::create(path, options, None)?;
         Self::open(path, &OpenOptions { read_only: false, lock_timeout: options.lock_timeout })
     }
 
@@ -50,16 +50,20 @@ impl Plane {
     /// `open`, with `progress(done, total)` called now and then while a recovery looks through the slots of the file.
     /// When it returns false, opening ends with `Error::Aborted` and the file is as it was.
     pub fn open_with_progress(path: &Path, options: &OpenOptions, progress: &Progress<'_>) -> Result<Plane> {
-        let engine = registry::open(path, options.read_only, options.lock_timeout, progress)?;
-        Ok(Plane {
+        let engine = registry::open(path, options.read_only, options.lock_timeout, progress, None)?;
+        Ok(Self::over(engine, path, options))
+    }
+
+    pub(crate) fn over(engine: Arc<Engine>, path: &Path, options: &OpenOptions) -> Plane {
+        Plane {
             engine,
             path: path.to_path_buf(),
             read_only: options.read_only,
             lock_timeout: options.lock_timeout,
-        })
+        }
     }
 
-    fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 

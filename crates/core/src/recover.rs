@@ -18,12 +18,12 @@ use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
 use crate::file::shared::{FLAG_SYNC_FAILED, FLAGS_KNOWN, SharedState};
 use crate::file::store::Store;
 use crate::graph::node::{Node, SlotState};
-use crate::graph::{Graph, links};
 use crate::heap;
 use crate::ids;
 use crate::key_index::{self, KeyHash, Shard};
 use crate::options::KEY_BYTES_MAX;
 use crate::record;
+use crate::relink::{Found, relink};
 use crate::storage::LOCK_RECOVERY;
 
 /// Told how far a recovery has come, in slots looked at and in all; false ends it.
@@ -295,7 +295,10 @@ fn scan(
     shared.flags.fetch_and(FLAG_SYNC_FAILED, Ordering::SeqCst);
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     shared.dirty.store(1, Ordering::SeqCst);
-    store.sync()?;
+    if shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0 {
+        store.dirty_everything();
+    }
+    engine.sync_data()?;
     // Bytes past the last usable extent would come back in a later one and look like records.
     store.storage().truncate(store.file_end())?;
 
@@ -307,17 +310,10 @@ fn scan(
     free_the_rest(store, &records);
     relink(engine, &records)?;
     shared.count.store(records.len() as i64, Ordering::Relaxed);
-    store.sync()?;
+    engine.sync_data()?;
     identity.write(shared);
     shared.flags.fetch_and(!FLAG_SYNC_FAILED, Ordering::SeqCst);
     Ok(())
-}
-
-/// A record that a checksum confirms.
-struct Found {
-    id: u32,
-    generation: u64,
-    level: u8,
 }
 
 fn find_records(store: &Store, superblock: &Superblock, progress: &Progress<'_>) -> Result<Vec<Found>> {
@@ -505,77 +501,5 @@ fn free_the_rest(store: &Store, records: &[Found]) {
         } else if node.state() != Some(SlotState::Never) {
             node.set_state(SlotState::Never, 0);
         }
-    }
-}
-
-/// Drops links to nothing, gives every record a parent again, and chooses the entry point.
-fn relink(engine: &Engine, records: &[Found]) -> Result<()> {
-    let store = &engine.store;
-    let shared = store.shared();
-    let mut pinned = engine.pin()?;
-    let (graph, scratch) = pinned.parts();
-    for found in records {
-        let Some(node) = graph.slots.get(found.id) else { continue };
-        for layer in 0..=found.level {
-            clean_links(&graph, found.id, layer, graph.links(node, layer));
-        }
-    }
-    let Some(root) = records.iter().min_by_key(|r| r.generation) else { return Ok(()) };
-    shared.root.store(root.id, Ordering::Release);
-    if let Some(entry) = records.iter().max_by_key(|r| (r.level, u32::MAX - r.id)) {
-        shared.entry.store(u64::from(entry.level) << 32 | u64::from(entry.id), Ordering::Release);
-    }
-    // A parent is any older record that links to the child; most have kept theirs.
-    let mut orphan = vec![false; graph.slots.limit() as usize];
-    for found in records {
-        let Some(node) = graph.slots.get(found.id) else { continue };
-        let kept = graph.slots.get(node.parent()).is_some_and(|parent| {
-            parent.is_live()
-                && parent.generation() < found.generation
-                && links::contains(parent.links(), found.id)
-        });
-        orphan[found.id as usize] = !kept && found.id != root.id;
-        if !kept {
-            node.set_parent(NONE);
-        }
-    }
-    for found in records {
-        let Some(node) = graph.slots.get(found.id) else { continue };
-        for child in links::ids(node.links()) {
-            if orphan[child as usize]
-                && let Some(record) = graph.slots.get(child)
-                && record.generation() > found.generation
-            {
-                record.set_parent(found.id);
-                orphan[child as usize] = false;
-            }
-        }
-    }
-    let mut orphans: Vec<&Found> = records.iter().filter(|r| orphan[r.id as usize]).collect();
-    orphans.sort_by_key(|r| r.generation);
-    for found in orphans {
-        let Some(node) = graph.slots.get(found.id) else { continue };
-        graph.set_row(&mut scratch.query, found.id);
-        graph.link(found.id, node, found.level, scratch);
-        if node.parent() == NONE && !graph.adopt_anywhere(found.id, &mut scratch.edit) {
-            return Err(Error::Corrupt { what: "a record could not be linked again", offset: 0 });
-        }
-    }
-    Ok(())
-}
-
-fn clean_links(graph: &Graph<'_>, id: u32, layer: u8, list: &[std::sync::atomic::AtomicU32]) {
-    let mut keep: Vec<u32> = Vec::with_capacity(list.len());
-    for link in list {
-        let other = link.load(Ordering::Relaxed);
-        let good = other != id
-            && !keep.contains(&other)
-            && graph.slots.get(other).is_some_and(|node| node.is_live() && layer <= node.level());
-        if good {
-            keep.push(other);
-        }
-    }
-    for (i, link) in list.iter().enumerate() {
-        link.store(keep.get(i).copied().unwrap_or(NONE), Ordering::Relaxed);
     }
 }

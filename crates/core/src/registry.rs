@@ -11,7 +11,7 @@ use crate::file::header::Superblock;
 use crate::file::layout::{HEADER_BYTES, SUPERBLOCK_BYTES};
 use crate::file::store::Store;
 use crate::recover::Progress;
-use crate::storage::{FileId, Storage};
+use crate::storage::{Faults, FileId, Storage};
 
 type Key = (FileId, bool);
 
@@ -21,8 +21,14 @@ fn planes() -> &'static Mutex<HashMap<Key, Weak<Engine>>> {
 }
 
 /// Opens a plane, or shares the one that this process has open on the same file.
-pub fn open(path: &Path, read_only: bool, timeout: Duration, progress: &Progress<'_>) -> Result<Arc<Engine>> {
-    let storage = Storage::open(path, read_only, None)?;
+pub fn open(
+    path: &Path,
+    read_only: bool,
+    timeout: Duration,
+    progress: &Progress<'_>,
+    faults: Option<Arc<dyn Faults>>,
+) -> Result<Arc<Engine>> {
+    let storage = Storage::open(path, read_only, faults)?;
     let key = (storage.file_id()?, read_only);
     // One whose file was replaced at the path it came from stays stale, though the file may have other names.
     let current = |engine: &Arc<Engine>| engine.check_current().is_ok();

@@ -33,6 +33,8 @@ pub struct Stats {
     pub kernels: &'static str,
     /// Whether this process holds the writer's turn.
     pub writing: bool,
+    /// Whether the file system copies what is overwritten, so that a full disk may end a process that writes.
+    pub copy_on_write: bool,
 }
 
 /// What `verify` found.

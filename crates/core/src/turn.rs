@@ -96,6 +96,7 @@ impl Turn {
         }
         state.acquiring = true;
         drop(state);
+        let acquiring = Acquiring { turn: self, store };
         let taken = acquire(store, deadline).and_then(|()| {
             let died = store.shared().writer_pid.load(Ordering::Acquire) != 0;
             let panicked = self.panicked.swap(false, Ordering::AcqRel);
@@ -109,6 +110,8 @@ impl Turn {
             })
         });
         let mut state = self.lock();
+        // Nothing panicked. In one step with what follows: nobody else may take the turn in between.
+        std::mem::forget(acquiring);
         state.acquiring = false;
         self.changed.notify_all();
         taken?;
@@ -131,6 +134,23 @@ impl Turn {
     fn locked(&self, store: &Store) -> Error {
         let pid = store.shared().writer_pid.load(Ordering::Relaxed);
         Error::Locked { path: store.storage().path().to_path_buf(), pid }
+    }
+}
+
+/// A thread that takes the turn for all of this process; dropped only when it panics, as a repair might: the others must not
+/// wait for it for ever.
+struct Acquiring<'a> {
+    turn: &'a Turn,
+    store: &'a Store,
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        // The mark of a writer stays, so that the repair is tried again.
+        self.store.storage().unlock(LOCK_WRITER);
+        let mut state = self.turn.lock();
+        state.acquiring = false;
+        self.turn.changed.notify_all();
     }
 }
 

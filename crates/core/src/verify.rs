@@ -38,6 +38,7 @@ pub fn stats(engine: &Engine) -> Result<Stats> {
         flushes: shared.commits.load(Ordering::Relaxed).saturating_sub(2),
         kernels: kernels().name,
         writing: engine.is_writing(),
+        copy_on_write: store.storage().copies_on_write(),
     })
 }
 

@@ -13,7 +13,9 @@ use crate::heap;
 use crate::ids;
 use crate::key_index::{KeyHash, Shard};
 use crate::options::NODES_MAX;
+use crate::protocol;
 use crate::record::{self, NewVector};
+use crate::testing::{Planted, is_planted, moment};
 
 /// How often a node asks for a parent while everything that could be one is still being linked in.
 const PARENT_TRIES: usize = 100_000;
@@ -138,7 +140,11 @@ impl Engine {
 
     pub(crate) fn write_record(&self, node: Node<'_>, slot: &Slot, new: NewVector<'_>, key: &[u8]) {
         let store = &self.store;
+        if is_planted(Planted::LiveFirst) {
+            node.set_state(SlotState::Live, slot.level);
+        }
         record::write(store, slot.id, node, new, key, slot.key_unit);
+        moment();
         if slot.level > 0 {
             let words = usize::from(slot.level) * store.config.m as usize;
             let upper = store.heap_words(node.upper(), words).unwrap_or(&[]);
@@ -268,7 +274,7 @@ impl Engine {
         self.finish_removal(id, node, false)?;
         // Without readers in the way the slot is the next one handed out.
         let _allocation = lock(&self.allocation);
-        ids::drain(&self.store, &self.readers, DRAIN_AT_REMOVAL)?;
+        ids::drain(&self.store, &self.readers, DRAIN_AT_REMOVAL);
         Ok(true)
     }
 
@@ -278,7 +284,7 @@ impl Engine {
         let store = &self.store;
         let shared = store.shared();
         let mut pinned = self.pin()?;
-        node.header().removed_epoch.store(shared.epoch.fetch_add(1, Ordering::SeqCst), Ordering::Relaxed);
+        node.header().removed_epoch.store(protocol::retire(&shared.epoch), Ordering::Relaxed);
         if store.config.unique_keys {
             // SAFETY: in limbo but not listed there, so nobody reuses it before this returns.
             if let Some(key) = unsafe { record::key(store, id) } {
@@ -296,7 +302,9 @@ impl Engine {
                     .store(next.map_or(u64::MAX, |(id, level)| entry_word(id, level)), Ordering::Release);
             }
         }
+        moment();
         graph.unlink(id, node, scratch);
+        moment();
         shared.churn.fetch_add(1, Ordering::Relaxed);
         let _allocation = lock(&self.allocation);
         ids::push_limbo(store, id, replaced);

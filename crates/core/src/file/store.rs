@@ -17,7 +17,9 @@ use crate::error::{Error, Result};
 use crate::graph::node::{Node, Slots};
 use crate::map::Map;
 use crate::options::NODES_MAX;
+use crate::protocol;
 use crate::storage::{FileId, Step, Storage};
+use crate::testing::{Planted, is_planted, moment};
 
 /// Addresses are reserved for this many records, unless the plane's own limit is lower or the file already larger.
 const RESERVED_NODES: u64 = 1 << 28;
@@ -118,8 +120,21 @@ impl Store {
 
     /// Returns when everything written so far, stores into the maps included, is on the disk.
     pub fn sync(&self) -> Result<()> {
-        self.map.flush().map_err(|e| Error::io(e, "sync", self.storage.path()))?;
+        for part in [None].into_iter().chain(REGIONS.map(Some)) {
+            if part.is_some_and(|region| is_planted(Planted::NotSynced(region as usize))) {
+                continue;
+            }
+            self.storage
+                .step(Step::HandOver(part.map(|region| region as usize)))
+                .and_then(|()| self.map.flush(part))
+                .map_err(|e| Error::io(e, "sync", self.storage.path()))?;
+        }
         self.storage.sync()
+    }
+
+    /// See `Map::dirty_everything`.
+    pub fn dirty_everything(&self) {
+        self.map.dirty_everything();
     }
 
     fn header_part<T>(&self, offset: usize, count: usize) -> &[T] {
@@ -219,7 +234,7 @@ impl Store {
     /// Maps extents that were published since the last look: one load when there are none.
     #[inline]
     pub fn refresh(&self) -> Result<()> {
-        let published = self.shared().extent_count.load(Ordering::Acquire);
+        let published = protocol::announced(&self.shared().extent_count);
         if published == self.mapped_extents.load(Ordering::Acquire) {
             Ok(())
         } else {
@@ -304,10 +319,12 @@ impl Store {
         let extent = Extent { offset, bytes, region };
         self.storage.allocate(extent.offset, extent.bytes)?;
         let index = growth.extents;
+        moment();
         extent.write(&self.extent_entries()[index as usize], index, &self.uuid);
+        moment();
         self.map_extent(&mut growth, extent)?;
-        // Release: whoever sees the count sees the entry.
-        self.shared().extent_count.store(index + 1, Ordering::Release);
+        protocol::announce(&self.shared().extent_count, index + 1);
+        moment();
         Ok(())
     }
 

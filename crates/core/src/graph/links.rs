@@ -15,6 +15,7 @@ use super::pool::{self, Entry};
 use super::select::Selection;
 use crate::distance::{Query, prefetch};
 use crate::file::layout::NONE;
+use crate::testing::moment;
 
 /// Of a full list's candidates, how many of the farthest are recommended to others when they are dropped.
 const FAR: usize = 3;
@@ -80,6 +81,7 @@ pub fn append(links: &[AtomicU32], id: u32) -> bool {
     match links.iter().find(|link| link.load(Ordering::Relaxed) == NONE) {
         Some(link) => {
             link.store(id, Ordering::Release);
+            moment();
             true
         }
         None => false,
@@ -91,6 +93,7 @@ pub fn erase(links: &[AtomicU32], id: u32) {
     while let Some(at) = ids(links).position(|other| other == id) {
         let last = ids(links).count() - 1;
         links[at].store(links[last].load(Ordering::Relaxed), Ordering::Release);
+        moment();
         links[last].store(NONE, Ordering::Release);
     }
 }

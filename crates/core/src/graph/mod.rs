@@ -33,6 +33,7 @@ use crate::distance::{DotRows, ExactQuery, Query, kernels};
 use crate::file::layout::NONE;
 use crate::file::store::Store;
 use crate::options::{Metric, Precision};
+use crate::protocol;
 
 use beam::Walk;
 use links::LinkLocks;
@@ -70,7 +71,7 @@ impl<'a> Graph<'a> {
     pub fn new(store: &'a Store, locks: &'a LinkLocks) -> Self {
         let config = &store.config;
         let kernels = kernels();
-        let limit = store.shared().id_high_water.load(Ordering::Acquire);
+        let limit = protocol::announced(&store.shared().id_high_water);
         let slots = store.slots().with_limit(limit);
         let has_bias = config.metric == Metric::L2;
         Graph {

@@ -10,6 +10,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::file::layout::{LEVEL_MAX, Layout, NODE_HEADER_BYTES, PAGE_BYTES};
+use crate::protocol;
+use crate::testing::moment;
 
 /// What a slot holds; the low bits of its state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +202,7 @@ impl<'a> Node<'a> {
     /// The state word, before anything else of the record is looked at.
     #[inline(always)]
     pub fn state_word(&self) -> u32 {
-        self.header().state.load(Ordering::Acquire)
+        protocol::see(&self.header().state)
     }
 
     /// Whether the slot holds a record.
@@ -234,16 +236,18 @@ impl<'a> Node<'a> {
         ((self.state_word() >> 8) as u8).min(LEVEL_MAX)
     }
 
-    /// Changes state and level in one store. SeqCst, so that a removal is ordered before the epoch's next value.
+    /// Changes state and level in one store.
     pub fn set_state(&self, state: SlotState, level: u8) {
-        self.header().state.store(state as u32 | u32::from(level) << 8, Ordering::SeqCst);
+        protocol::turn_to(&self.header().state, state as u32 | u32::from(level) << 8);
+        moment();
     }
 
     /// Marks a record as replaced by another, which the commit of this number makes durable. In one word: a torn write
     /// must not part the state from the number.
     pub fn set_replaced(&self, commit: u64) {
         let word = SlotState::Replaced as u32 | u32::from(self.level()) << 8 | (commit as u32) << 16;
-        self.header().state.store(word, Ordering::SeqCst);
+        protocol::turn_to(&self.header().state, word);
+        moment();
     }
 
     /// Whether what replaced this record is not durable yet, given the last commit's number.
@@ -310,6 +314,58 @@ impl<'a> Node<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::header::Superblock;
+    use crate::options::CreateOptions;
+
+    /// Views over plain memory, threads included: what miri can look at.
+    #[test]
+    fn a_record_written_through_a_view_is_read_through_others() {
+        // Lines of 64 bytes, as a map aligns them.
+        #[derive(Clone)]
+        #[repr(align(64))]
+        struct Line([u8; 64]);
+        const COUNT: u32 = 40;
+        let options = CreateOptions { m: 2, layer0_cap: 4, ..CreateOptions::new(20) };
+        let config = Superblock::new(&options, [0; 16], 0).config;
+        let layout = Layout::new(&config);
+        let pages = COUNT.div_ceil(layout.slots_per_page) as usize;
+        let mut memory = vec![Line([0; 64]); pages * PAGE_BYTES as usize / 64];
+        assert_eq!(size_of_val(&memory[0].0), 64);
+        // SAFETY: the memory holds that many slots of this layout and outlives the view.
+        let slots = unsafe { Slots::new(memory.as_mut_ptr().cast(), COUNT, &layout, config.layer0_cap) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for id in 0..COUNT {
+                    let node = slots.get(id).unwrap();
+                    node.set_state(SlotState::Building, 0);
+                    // SAFETY: this thread is building the record.
+                    unsafe { node.codes().write_bytes(id as u8 + 1, layout.code_bytes as usize) };
+                    node.links().iter().for_each(|link| link.store(id, Ordering::Relaxed));
+                    node.header().generation.store(u64::from(id), Ordering::Relaxed);
+                    node.set_state(SlotState::Live, (id % 3) as u8);
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for id in (0..COUNT).cycle().take(3 * COUNT as usize) {
+                        let node = slots.get(id).unwrap();
+                        if !node.is_live() {
+                            std::thread::yield_now();
+                            continue;
+                        }
+                        // SAFETY: seen live, and nothing is removed here.
+                        let codes =
+                            unsafe { std::slice::from_raw_parts(node.codes(), layout.code_bytes as usize) };
+                        assert!(codes.iter().all(|code| *code == id as u8 + 1));
+                        assert!(node.links().iter().all(|link| link.load(Ordering::Relaxed) == id));
+                        assert_eq!((node.generation(), node.level()), (u64::from(id), (id % 3) as u8));
+                    }
+                });
+            }
+        });
+        assert!(slots.get(COUNT).is_none());
+        assert!((0..COUNT).all(|id| slots.get(id).unwrap().is_live()));
+    }
 
     #[test]
     fn page_division_is_exact_for_every_slot_count() {

@@ -11,11 +11,11 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use os::{Range, View};
 
-use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, REGIONS, RegionKind};
+use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, PAGE_BYTES, REGIONS, RegionKind};
 
 #[cfg(unix)]
 #[path = "unix.rs"]
@@ -111,16 +111,42 @@ impl Map {
         Ok(())
     }
 
-    /// Hands everything stored through the maps over to the file, for a sync of the file to write. Nothing to do where
-    /// the file and its maps are one and the same to a sync.
-    pub fn flush(&self) -> io::Result<()> {
-        self.header.flush()?;
+    /// Has the next sync write every page of the header and of the regions again. For recovery, which is alone with them:
+    /// after a failed sync a kernel may hold pages that the disk never got for clean.
+    pub fn dirty_everything(&self) {
+        assert!(self.writable, "a map that cannot be written");
+        // SAFETY: these parts are mapped, and writable; the caller is alone with them.
+        unsafe { dirty_pages(self.header.start(), HEADER_BYTES) };
         for region in &self.regions {
-            if let Some(range) = &region.range {
-                range.flush(region.start, region.mapped.load(Ordering::Acquire))?;
-            }
+            // SAFETY: as above.
+            unsafe { dirty_pages(region.base, region.mapped.load(Ordering::Acquire)) };
         }
-        Ok(())
+    }
+
+    /// Hands everything stored through the map of the header, or of a region, over to the file, for a sync of the file to
+    /// write. Nothing to do where the file and its maps are one and the same to a sync.
+    pub fn flush(&self, region: Option<RegionKind>) -> io::Result<()> {
+        let Some(region) = region else { return self.header.flush() };
+        let region = &self.regions[region as usize];
+        match &region.range {
+            Some(range) => range.flush(region.start, region.mapped.load(Ordering::Acquire)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Stores into each page of a range what it holds, so that the kernel takes it for changed.
+///
+/// # Safety
+/// `bytes` bytes at `start`, a multiple of a page's, are mapped for writing, and nobody holds references into them other than
+/// to atomics.
+unsafe fn dirty_pages(start: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(PAGE_BYTES as usize) {
+        // SAFETY: inside the range, and aligned as every page is; an atomic has no invalid bit patterns.
+        let word = unsafe { &*start.add(at).cast::<AtomicU32>() };
+        let now = word.load(Ordering::Relaxed);
+        // Compilers make a plain load of an addition of nothing, but not of this. Where it fails, somebody else has stored.
+        let _ = word.compare_exchange(now, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -167,7 +193,7 @@ mod tests {
             // SAFETY: four extents of the region are mapped, and this thread alone uses them.
             unsafe { map.base(RegionKind::Slots).add(at).write(byte) };
         }
-        map.flush().unwrap();
+        map.flush(Some(RegionKind::Slots)).unwrap();
         storage.sync().unwrap();
         let end = EXTENT_ALIGN - 1;
         let found = [extent(1), extent(2) + end, extent(4), extent(5) + end].map(|at| read(&storage, at));

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::testing::{Planted, is_planted};
 
 #[cfg(unix)]
 #[path = "unix.rs"]
@@ -25,8 +26,12 @@ pub enum Step {
     Allocate,
     /// Map an extent or the header.
     Map,
+    /// Hand stores into the map of a region (by number), or of the header, over to the next sync.
+    HandOver(Option<usize>),
     /// Bring written bytes to the disk.
     Sync,
+    /// Make a name durable.
+    SyncDirectory,
     /// Write a superblock.
     WriteHeader,
     /// Read the header at open.
@@ -84,6 +89,7 @@ impl Storage {
     pub fn create_new(path: &Path, faults: Option<Arc<dyn Faults>>) -> Result<Self> {
         let file = os::open(OpenOptions::new().read(true).write(true).create_new(true), path)
             .map_err(|e| Error::io(e, "create", path))?;
+        os::write_in_place(&file);
         Ok(Storage { file, path: path.to_path_buf(), read_only: false, faults })
     }
 
@@ -100,6 +106,11 @@ impl Storage {
     /// The open file, for mapping.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether a store to a mapped page may run out of space although its block is allocated.
+    pub fn copies_on_write(&self) -> bool {
+        os::copies_on_write(&self.file)
     }
 
     /// Runs the fault plan's say on a step.
@@ -169,7 +180,10 @@ impl Storage {
     /// The file has got a name at `path`: makes that durable.
     pub fn moved(&mut self, path: &Path) -> Result<()> {
         self.path = path.to_path_buf();
-        self.step(Step::Sync)
+        if is_planted(Planted::DirectoryNotSynced) {
+            return Ok(());
+        }
+        self.step(Step::SyncDirectory)
             .and_then(|()| os::sync_directory(path))
             .map_err(|e| Error::io(e, "sync the directory of", path))
     }
@@ -189,7 +203,8 @@ impl Storage {
 
     /// Whether another open file holds the lock on a byte.
     pub fn is_locked_elsewhere(&self, byte: u64) -> Result<bool> {
-        os::lock::is_locked_elsewhere(&self.file, byte)
+        self.step(Step::Lock)
+            .and_then(|()| os::lock::is_locked_elsewhere(&self.file, byte))
             .map_err(|e| Error::io(e, "test the lock of", &self.path))
     }
 }

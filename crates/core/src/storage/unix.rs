@@ -104,6 +104,59 @@ pub fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Asks that a new, empty file be written in place where its file system would rather copy: a copy needs room, and on a full
+/// disk a store to a mapped page that finds none ends the process.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn write_in_place(file: &File) {
+    let Some(flags) = flags(file) else { return };
+    let wanted: libc::c_long = flags | NO_COPY_ON_WRITE;
+    // SAFETY: the descriptor is open and the request reads one long. A refusal, as by most file systems, changes nothing, and
+    // `copies_on_write` tells of it.
+    unsafe { libc::ioctl(file.as_raw_fd(), SET_FLAGS as _, &raw const wanted) };
+}
+
+/// Whether stores to pages of the file may need new blocks although those of the file are allocated.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn copies_on_write(file: &File) -> bool {
+    /// btrfs, ZFS, bcachefs.
+    const COPYING: [u32; 3] = [0x9123_683E, 0x2FC1_2FC1, 0xCA45_1A4E];
+    // SAFETY: statfs is plain data; all zeros is a value of it.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `system` is a valid statfs for the duration of the call.
+    let known = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) } == 0;
+    known
+        && COPYING.contains(&(system.f_type as u32))
+        && flags(file).is_none_or(|flags| flags & NO_COPY_ON_WRITE == 0)
+}
+
+/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: their type differs among C libraries.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const GET_FLAGS: u32 = 0x8000_6601 | (size_of::<libc::c_long>() as u32) << 16;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SET_FLAGS: u32 = 0x4000_6602 | (size_of::<libc::c_long>() as u32) << 16;
+
+/// `FS_NOCOW_FL`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn flags(file: &File) -> Option<libc::c_long> {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: the descriptor is open and the request writes at most one long.
+    let known = unsafe { libc::ioctl(file.as_raw_fd(), GET_FLAGS as _, &raw mut flags) } == 0;
+    known.then_some(flags)
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn write_in_place(_file: &File) {
+    // APFS copies only what clones and snapshots share.
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn copies_on_write(_file: &File) -> bool {
+    false
+}
+
 /// Open-file-description locks: owned by the open file, so they survive nothing that the file does not. macOS has had
 /// them since 10.11 (xnu-3248, `bsd/kern/kern_descrip.c`), with Linux's names and rules.
 pub mod lock {

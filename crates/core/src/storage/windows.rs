@@ -79,6 +79,13 @@ pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
+/// NTFS writes in place, and ReFS copies only what clones share.
+pub fn write_in_place(_file: &File) {}
+
+pub fn copies_on_write(_file: &File) -> bool {
+    false
+}
+
 /// Nothing to do: names are in the file system's journal, and there is no call that would write a directory.
 pub fn sync_directory(_path: &Path) -> io::Result<()> {
     Ok(())

@@ -39,8 +39,29 @@ pub enum End {
 
 /// Starts this test binary as a child in a role. What it prints goes to the file `<log>`.
 pub fn spawn(role: &str, arguments: &[&str], log: &Path) -> Running {
+    start(Command::new(std::env::current_exe().unwrap()), role, arguments, log)
+}
+
+/// The same with mounts of its own, which go with it however it ends; `None`, with the reason printed, where the system has no
+/// such thing.
+pub fn spawn_with_own_mounts(role: &str, arguments: &[&str], log: &Path) -> Option<Running> {
+    let mut unshare = Command::new("unshare");
+    // Whoever is not root here is in there.
+    let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
+    let may = Command::new("unshare").args([flags, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
+    match may {
+        Ok(output) if output.status.success() => {}
+        other => {
+            println!("SKIPPED: nothing can be mounted here, so a full disk cannot be had: {other:?}");
+            return None;
+        }
+    }
+    unshare.arg(flags).arg(std::env::current_exe().unwrap());
+    Some(start(unshare, role, arguments, log))
+}
+
+fn start(mut command: Command, role: &str, arguments: &[&str], log: &Path) -> Running {
     let out = std::fs::File::create(log).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child_process", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     for (i, argument) in arguments.iter().enumerate() {
         command.env(format!("{ARGUMENT}{i}"), argument);

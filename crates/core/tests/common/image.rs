@@ -19,6 +19,8 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 pub const SHARED: usize = 8192;
 /// `dirty` in the shared-state page.
 pub const DIRTY: usize = SHARED + 128;
+/// `settled` in the shared-state page.
+pub const SETTLED: usize = SHARED + 140;
 /// Boot id, 16 bytes, in the shared-state page.
 pub const BOOT: usize = DIRTY + 16;
 /// Device and inode, 8 bytes each.
@@ -114,6 +116,15 @@ pub fn memory_dir() -> tempfile::TempDir {
 /// Such a directory that stays, with what is in it, when its test fails; the test says where.
 pub struct Evidence(Option<tempfile::TempDir>);
 
+thread_local! {
+    static DISCARD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// From here on this thread is expected to fail: nothing is kept.
+pub fn discard_evidence() {
+    DISCARD.set(true);
+}
+
 pub fn evidence_dir() -> Evidence {
     Evidence(Some(memory_dir()))
 }
@@ -127,6 +138,7 @@ impl Evidence {
 impl Drop for Evidence {
     fn drop(&mut self) {
         if std::thread::panicking()
+            && !DISCARD.get()
             && let Some(dir) = self.0.take()
         {
             println!("the files are in {}", dir.keep().display());

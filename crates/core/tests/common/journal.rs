@@ -80,11 +80,15 @@ pub struct Habits {
 
 pub const ORDINARY: Habits = Habits { live: 400, flush_every: 100, batches: true, long_keys: 0.05 };
 
-/// Inserts and removes its own records.
+/// Inserts and removes its own records, until it has done so `count` times, or a file `stop` is there.
 pub fn write(plane: &Plane, name: &str, file: &File, count: usize, habits: Habits) {
+    let stop = plane.path().with_file_name("stop");
     let mut rng = Rng::new(name.bytes().map(u64::from).sum());
     let mut live: Vec<(String, u32)> = Vec::new();
     for i in 0..count {
+        if i % 16 == 0 && stop.exists() {
+            break;
+        }
         if !live.is_empty() && rng.chance(0.5 * live.len() as f64 / habits.live as f64) {
             let (key, id) = live.swap_remove(rng.below(live.len()));
             log(file, 'r', &key);

@@ -3,6 +3,9 @@
 
 #[cfg(unix)]
 pub mod child;
+#[cfg(unix)]
+pub mod disk;
+pub mod expected;
 pub mod image;
 #[cfg(unix)]
 pub mod journal;
