@@ -69,6 +69,75 @@ fn two_processes_write_in_turn_and_nothing_is_lost() {
     check_against(&open(&path), &read_logs(&logs));
 }
 
+/// Every hit is a record that somebody inserts, with the distance and the vector that its key tells.
+fn search_and_check_all(plane: &Plane, rng: &mut Rng) -> usize {
+    let query = rng.gaussian(DIMS);
+    let hits = plane.search(&query, &SearchOptions::new(10)).unwrap();
+    check_hits(&query, &hits);
+    for i in 0..hits.len() {
+        let key = hits.key(i);
+        // Gone by now, or whole.
+        if let Some((_, vector)) = plane.get(key).unwrap() {
+            assert_eq!(vector, vector_of(std::str::from_utf8(key).unwrap()), "vector of {key:?}");
+        }
+    }
+    hits.len()
+}
+
+#[test]
+fn four_processes_insert_remove_and_search_at_once_and_end_with_what_they_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plane");
+    drop(Plane::create(&path, &options()).unwrap());
+    let names = ["a", "b", "c", "d"];
+    let children = names.map(|name| writer("write", dir.path(), name, journal::FOR_EVER));
+    // A fifth checks every hit that it gets.
+    let plane = open_patiently(&path);
+    let mut rng = Rng::for_test("four_processes_insert_remove_and_search_at_once");
+    let (mut searches, mut hits) = (0, 0);
+    let until = Instant::now() + by_form(Duration::from_secs(2), Duration::from_secs(60));
+    // However slow the machine: until there was something to find.
+    while Instant::now() < until || hits < 100 {
+        hits += search_and_check_all(&plane, &mut rng);
+        searches += 1;
+    }
+    std::fs::write(dir.path().join("stop"), b"").unwrap();
+    for (child, name) in children.into_iter().zip(names) {
+        expect_done(child, Duration::from_secs(60), &dir.path().join(format!("{name}.out")));
+    }
+    let logs = names.map(|name| dir.path().join(format!("{name}.log")));
+    let fates = read_logs(&logs);
+    let live = check_against(&plane, &fates);
+    for name in names {
+        let own = fates.keys().filter(|key| key.starts_with(&format!("{name}:"))).count();
+        assert!(own > 0, "{name} has written nothing");
+    }
+    println!("{searches} searches, {hits} hits checked; {} keys, {live} live", fates.len());
+    drop(plane);
+    check_against(&open(&path), &fates);
+}
+
+#[test]
+fn a_search_beside_a_process_that_inserts_sees_whole_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plane");
+    drop(Plane::create(&path, &options()).unwrap());
+    let mut child = spawn("insert only", &[path.to_str().unwrap()], &dir.path().join("out"));
+    // One handle registers as a reader; the other cannot, and checks its hits again.
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let planes = [open_patiently(&path), Plane::open(&path, &read_only).unwrap()];
+    let mut rng = Rng::for_test("a_search_beside_a_process_that_inserts_sees_whole_records");
+    let (mut searches, mut hits) = (0, 0);
+    let until = Instant::now() + by_form(Duration::from_secs(2), Duration::from_secs(60));
+    while Instant::now() < until || hits < 100 {
+        hits += search_and_check_all(&planes[searches % 2], &mut rng);
+        searches += 1;
+        assert!(child.is_running(), "{}", std::fs::read_to_string(dir.path().join("out")).unwrap());
+    }
+    child.kill();
+    println!("{searches} searches, {hits} hits checked of {} records", planes[0].count().unwrap());
+}
+
 #[test]
 fn a_writer_killed_in_the_middle_holds_nobody_up_and_loses_nothing() {
     let mut rng = Rng::for_test("a_writer_killed_in_the_middle_holds_nobody_up_and_loses_nothing");
