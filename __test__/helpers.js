@@ -201,9 +201,12 @@ async function failure(fn) {
   assert.fail('expected a failure')
 }
 
-/** Runs a script in a Node process of its own; `vecplane` is the package, `args` arrive in `process.argv[2...]`. */
-function runChild(source, args = [], { timeout = 60_000, execArgv = [] } = {}) {
-  const prelude = `const vecplane = require(${JSON.stringify(path.resolve(__dirname, '..'))})\n`
+/**
+ * Runs a script in a Node process of its own; `vecplane` is the package unless `loads` is false, `args` arrive in
+ * `process.argv[2...]`.
+ */
+function runChild(source, args = [], { timeout = 60_000, execArgv = [], loads = true } = {}) {
+  const prelude = loads ? `const vecplane = require(${JSON.stringify(path.resolve(__dirname, '..'))})\n` : ''
   const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-')), 'child.js')
   fs.writeFileSync(file, prelude + source)
   return new Promise((resolve, reject) => {

@@ -65,6 +65,14 @@ impl NativeControl {
     }
 }
 
+/// JavaScript holds the control for as long as it waits for the call, so this is the end of a worker in the middle of it:
+/// nobody will hear of the rest.
+impl Drop for NativeControl {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// An open plane; empty once closed.
 #[napi]
 pub struct NativePlane(RefCell<Option<Arc<Shared>>>);
