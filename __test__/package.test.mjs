@@ -53,10 +53,16 @@ function bareEnvironment() {
 
 /** npm's own program, so that it needs no PATH to be found. */
 function npmCli() {
-  const given = process.env.npm_execpath
-  if (given && path.basename(given) === 'npm-cli.js') return given
-  const beside = path.join(path.dirname(fs.realpathSync(process.execPath)), '..', 'lib', 'node_modules', 'npm', 'bin', 'npm-cli.js')
-  return [beside, path.join(path.dirname(process.execPath), 'node_modules', 'npm', 'bin', 'npm-cli.js')].find(fs.existsSync)
+  const node = path.dirname(fs.realpathSync(process.execPath))
+  const onPath = process.env.PATH.split(path.delimiter).map((folder) => path.join(folder, 'npm')).filter(fs.existsSync)
+  const found = [
+    ...[process.env.npm_execpath].filter(Boolean).map((file) => path.join(path.dirname(file), 'npm-cli.js')),
+    path.join(node, '..', 'lib', 'node_modules', 'npm', 'bin', 'npm-cli.js'),
+    path.join(node, 'node_modules', 'npm', 'bin', 'npm-cli.js'),
+    ...onPath.map((file) => fs.realpathSync(file)).filter((file) => path.basename(file) === 'npm-cli.js'),
+  ].find(fs.existsSync)
+  assert.ok(found, 'npm-cli.js is found')
+  return found
 }
 
 /** Installs the tarballs into a new app, which depends on the main package alone; returns the milliseconds it took. */
@@ -197,6 +203,15 @@ test('the type test uses every declared name', () => {
     if (declared && node.name && ts.isIdentifier(node.name) && !used.has(node.name.text)) missing.push(node.name.text)
   })
   assert.deepEqual(missing, [])
+})
+
+test('on a platform that has no binary the error says which have one', () => {
+  const script = `Object.defineProperty(process, 'platform', { value: 'sunos' })
+    try { require('vecplane') } catch ({ code, platform, arch, package: wanted, message }) { console.log(JSON.stringify({ code, platform, arch, wanted, message })) }`
+  const { message, ...rest } = JSON.parse(run(process.execPath, ['-e', script], app))
+  assert.deepEqual(rest, { code: 'PLANE_BINARY_MISSING', platform: 'sunos', arch: process.arch, wanted: `vecplane-sunos-${process.arch}` })
+  for (const { name } of platforms()) assert.ok(message.includes(name), name)
+  assert.match(message, /Unsupported OS: sunos[^]*build one from source/)
 })
 
 // The checks above are worth what they catch.

@@ -18,6 +18,7 @@ checkLockFiles()
 checkVersions()
 checkLinks()
 checkEngineKnowsNoNode()
+checkBuffersAreOfTheHost()
 for (const problem of problems) console.error(problem)
 process.exit(problems.length > 0 ? 1 : 0)
 
@@ -70,6 +71,15 @@ function checkEngineKnowsNoNode() {
   const tree = spawnSync('cargo', ['tree', '--package', 'vecplane-core', '--prefix', 'none'], { cwd: ROOT, encoding: 'utf8' })
   if (tree.status !== 0) problems.push(`cargo tree failed: ${tree.error?.message ?? tree.stderr}`)
   else if (/^napi/m.test(tree.stdout)) problems.push('vecplane-core depends on a Node crate')
+}
+
+/** Electron's V8 aborts on buffers whose memory is not its own, which is what these make. */
+function checkBuffersAreOfTheHost() {
+  const external = /napi_create_external\w*|\b(?:Buffer|BufferSlice|ArrayBuffer|[A-Z]\w*Array)::(?:new|from|from_data|from_external)\b/
+  for (const file of files.filter((name) => /^src\/.*\.rs$/.test(name))) {
+    const found = external.exec(read(file))
+    if (found) problems.push(`${file}: ${found[0]} makes a buffer of foreign memory`)
+  }
 }
 
 function walk(folder) {
