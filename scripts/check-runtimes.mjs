@@ -17,11 +17,11 @@ const RUNTIMES = path.join(ROOT, 'target', 'tools', 'runtimes')
 const NODE = `node-${process.platform === 'win32' ? 'win' : process.platform}-${process.arch}`
 const nodeOf = (version) => ({ name: `Node ${version}`, package: `${NODE}@${version}`, bin: `${NODE}/bin/node`, args: [] })
 const KNOWN = [
-  ...['20', '22', '24', 'latest'].map(nodeOf),
-  { name: 'Bun', package: 'bun', bin: '.bin/bun', args: ['run'], test: ['test', '--timeout', '60000'], except: /^package/ },
+  ...['20', '22', '24', '26'].map(nodeOf),
+  { name: 'Bun', package: 'bun@1.4.5', bin: '.bin/bun', args: ['run'], test: ['test', '--timeout', '60000'], except: /^package/ },
   {
     name: 'Deno',
-    package: 'deno',
+    package: 'deno@2.9.6',
     bin: '.bin/deno',
     args: ['run', '--allow-all'],
     test: ['test', '--allow-all', '--no-check', '--unstable-detect-cjs'],
@@ -29,7 +29,7 @@ const KNOWN = [
     except: /^(package|api-process|case-workers|example)/,
   },
 ]
-const PNPM = 'pnpm'
+const PNPM = 'pnpm@12.23.0'
 const TEST_MS_MAX = 300_000
 
 const tests = process.argv.flatMap((argument, i) => (argument === '--tests' ? [process.argv[i + 1]] : []))
@@ -91,7 +91,7 @@ function tryOut({ name, args, test, except }, bin, app) {
     console.log(`  ${files.length} test files: ${status === 0 ? 'pass' : `FAIL\n${stdout}${stderr}`}`)
     if (status !== 0) failed = true
   }
-  return { name: `${name.replace('latest', '(newest)')}, ${version}`, results }
+  return { name: `${name}, ${version}`, results }
 }
 
 function testFiles(except) {

@@ -19,6 +19,7 @@ checkVersions()
 checkLinks()
 checkEngineKnowsNoNode()
 checkBuffersAreOfTheHost()
+checkCodesAreExplained()
 for (const problem of problems) console.error(problem)
 process.exit(problems.length > 0 ? 1 : 0)
 
@@ -79,6 +80,17 @@ function checkBuffersAreOfTheHost() {
   for (const file of files.filter((name) => /^src\/.*\.rs$/.test(name))) {
     const found = external.exec(read(file))
     if (found) problems.push(`${file}: ${found[0]} makes a buffer of foreign memory`)
+  }
+}
+
+/** Whoever looks up an error code finds what to do. */
+function checkCodesAreExplained() {
+  const page = 'docs/troubleshooting.md'
+  const explained = read(page)
+  for (const file of ['crates/core/src/error.rs', 'src/error.rs', 'index.d.ts', 'load.js']) {
+    for (const [code] of read(file).matchAll(/\b(?:PLANE|ERR|ABORT)_[A-Z_]*[A-Z]\b/g)) {
+      if (!explained.includes(`\`${code}\``)) problems.push(`${page} does not explain ${code} of ${file}`)
+    }
   }
 }
 
