@@ -41,10 +41,22 @@ fn directory() -> &'static PathBuf {
     DIRECTORY.get_or_init(|| {
         let memory = PathBuf::from("/dev/shm");
         let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        remove_leftovers(&parent);
         let directory = parent.join(format!("vecplane-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory for files");
         directory
     })
+}
+
+/// A fuzzer ends without running anything to its end, so the next one removes what it left.
+fn remove_leftovers(parent: &Path) {
+    let names = std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    for name in names.filter_map(|name| name.into_string().ok()) {
+        let pid = name.strip_prefix("vecplane-fuzz-").filter(|_| Path::new("/proc/self").exists());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(parent.join(name));
+        }
+    }
 }
 
 fn options(kind: usize) -> CreateOptions {
