@@ -35,6 +35,19 @@ fn rows(range: std::ops::Range<usize>) -> Vec<f32> {
     range.flat_map(vector).collect()
 }
 
+/// A plane of so many records, flushed.
+fn make(path: &Path, count: usize) -> Plane {
+    let options = CreateOptions { ef_construction: 40, overwrite: true, ..CreateOptions::new(DIMS as u32) };
+    let plane = Plane::create(path, &options).unwrap();
+    for first in (0..count).step_by(20_000) {
+        let vectors = rows(first..first + 20_000);
+        let batch = Batch { vectors: &vectors, keys: &[], key_ends: &[] };
+        assert!(plane.insert_batch(batch, 0, &|_| true).unwrap().fault.is_none());
+    }
+    plane.flush(None).unwrap();
+    plane
+}
+
 /// The plane, from an earlier run or a new one.
 fn plane_file(dir: &Path) -> PathBuf {
     let path = dir.join("million.plane");
@@ -42,16 +55,8 @@ fn plane_file(dir: &Path) -> PathBuf {
         return path;
     }
     let making = dir.join("million.making");
-    let options = CreateOptions { ef_construction: 40, overwrite: true, ..CreateOptions::new(DIMS as u32) };
-    let plane = Plane::create(&making, &options).unwrap();
     let started = Instant::now();
-    for first in (0..COUNT).step_by(20_000) {
-        let vectors = rows(first..first + 20_000);
-        let batch = Batch { vectors: &vectors, keys: &[], key_ends: &[] };
-        assert!(plane.insert_batch(batch, 0, &|_| true).unwrap().fault.is_none());
-    }
-    plane.flush(None).unwrap();
-    drop(plane);
+    drop(make(&making, COUNT));
     println!("{COUNT} x {DIMS} built in {:?}", started.elapsed());
     std::fs::rename(&making, &path).unwrap();
     path
@@ -120,12 +125,10 @@ fn search_us(plane: &Plane) -> f64 {
     best
 }
 
-/// Inserts a thousand records and flushes; gives the pages that were changed, and the bytes that went to the device.
-fn flush_after_a_thousand(path: &Path, round: usize) -> (usize, u64, u64, Duration) {
-    let before = page_hashes(path);
-    forget(path);
-    let plane = open(path);
-    let vectors = rows(COUNT + round * 1000..COUNT + (round + 1) * 1000);
+/// Inserts a thousand new records and flushes. Gives how many bytes went to the device for each byte of a page that was changed.
+fn flush_after_a_thousand(what: &str, path: &Path, plane: Plane, before: &[u64]) -> f64 {
+    let first = COUNT + plane.count().unwrap() as usize;
+    let vectors = rows(first..first + 1000);
     let (device, process) = (device_bytes(path), process_bytes());
     for vector in vectors.chunks(DIMS) {
         plane.insert(vector, b"").unwrap();
@@ -137,7 +140,21 @@ fn flush_after_a_thousand(path: &Path, round: usize) -> (usize, u64, u64, Durati
     drop(plane);
     let after = page_hashes(path);
     let changed = (0..after.len()).filter(|page| before.get(*page) != Some(&after[*page])).count();
-    (changed, device, process, took)
+    let changed_bytes = changed * PAGE;
+    println!(
+        "{what}: {changed} pages changed, {device} bytes to the device, {process} by the process, {took:?}"
+    );
+    device as f64 / changed_bytes as f64
+}
+
+/// The same for a plane whose pages are in memory because it has just been made.
+fn flush_when_just_made(dir: &Path) -> f64 {
+    let path = dir.join("small.plane");
+    let plane = make(&path, 100_000);
+    let before = page_hashes(&path);
+    let times = flush_after_a_thousand("file just made", &path, plane, &before);
+    std::fs::remove_file(&path).unwrap();
+    times
 }
 
 #[test]
@@ -191,11 +208,18 @@ fn opening_and_flushing_a_million_records_cost_what_was_changed() {
     }
     assert!(searched > 0.0);
 
-    for round in 0..3 {
-        let (pages, device, process, took) = flush_after_a_thousand(&path, round);
-        let least = (pages * PAGE) as u64;
-        println!("{pages} pages changed, {device} bytes to the device, {process} by the process, {took:?}");
-        expect("flush, bytes to the device per byte of changed pages", device as f64 / least as f64, 3.0);
+    let limit = "flush, bytes to the device per byte of changed pages";
+    expect(limit, flush_when_just_made(dir), 3.0);
+    for name in ["file mapped first", "file read first", "file mapped first"] {
+        let before = page_hashes(&path);
+        forget(&path);
+        let read = name == "file read first";
+        if read {
+            warm(&path);
+        }
+        let times = flush_after_a_thousand(name, &path, open(&path), &before);
+        // Reading puts a file into memory in large folios, which a kernel writes whole: `docs/design.md`, section 9.
+        expect(limit, times, if read { f64::INFINITY } else { 3.0 });
     }
 
     let work = dir.join("million.work");
