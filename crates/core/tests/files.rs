@@ -503,3 +503,18 @@ fn superblocks_are_checked_before_they_are_believed() {
         assert_eq!(code(&unknown), expected);
     }
 }
+
+/// Nothing helps whoever touches a page that is gone, but a file that was cut off is not made longer again as if all were well.
+#[test]
+fn a_file_that_was_cut_off_while_open_does_not_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plane");
+    let plane = Plane::create(&path, &CreateOptions::new(4)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let whole = file.metadata().unwrap().len();
+    // The end of the reader table, which one thread does not come to.
+    file.set_len(whole - 4096).unwrap();
+    assert_eq!(plane.insert(&[1.0; 4], b"").unwrap_err().code(), "PLANE_TRUNCATED");
+    file.set_len(whole).unwrap();
+    plane.insert(&[1.0; 4], b"").unwrap();
+}

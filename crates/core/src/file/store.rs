@@ -299,6 +299,11 @@ impl Store {
     pub fn grow(&self, region: RegionKind, bytes: u64) -> Result<()> {
         self.refresh()?;
         let mut growth = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        // Cut off under its maps, a file is no place for more: an extension would put zeros where records were.
+        let file_bytes = self.storage.len()?;
+        if file_bytes < growth.file_end {
+            return Err(Error::Truncated { bytes: file_bytes, expected: growth.file_end });
+        }
         let mapped = self.map.mapped(region) as u64;
         // An eighth at a time keeps the slack of all regions together under F1's bound, and the table short.
         let wanted = bytes.max(mapped / 8).max(1);
