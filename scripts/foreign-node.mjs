@@ -22,8 +22,8 @@ export const FOREIGN = {
 /** Installs packages from PyPI into a folder of their own and returns the one that their programs are in. */
 export function pythonTools(...packages) {
   const venv = path.join(TOOLS, 'venv')
-  if (!fs.existsSync(path.join(venv, 'bin', 'pip'))) run('python3', ['-m', 'venv', venv])
-  if (packages.length > 0) run(path.join(venv, 'bin', 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...packages])
+  if (!fs.existsSync(path.join(venv, 'bin', 'python'))) run('python3', ['-m', 'venv', venv])
+  if (packages.length > 0) run(path.join(venv, 'bin', 'python'), ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', ...packages])
   return path.join(venv, 'bin')
 }
 
@@ -48,7 +48,7 @@ function unpackNode(folder, wheel) {
   const bin = pythonTools()
   fs.rmSync(folder, { recursive: true, force: true })
   fs.mkdirSync(folder, { recursive: true })
-  run(path.join(bin, 'pip'), ['download', '--quiet', '--disable-pip-version-check', '--no-deps', '--only-binary=:all:', '--platform', wheel, '--dest', folder, NODE])
+  run(path.join(bin, 'python'), ['-m', 'pip', 'download', '--quiet', '--disable-pip-version-check', '--no-deps', '--only-binary=:all:', '--platform', wheel, '--dest', folder, NODE])
   const file = fs.readdirSync(folder).find((name) => name.endsWith('.whl'))
   run(path.join(bin, 'python'), ['-m', 'zipfile', '-e', path.join(folder, file), folder])
   fs.rmSync(path.join(folder, file))

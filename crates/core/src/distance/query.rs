@@ -63,6 +63,7 @@ impl Query {
 
     /// Sum of the codes: a kernel that multiplies biased rows subtracts 128 times this.
     #[inline]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // Other kernels multiply signed codes.
     pub fn code_sum(&self) -> i32 {
         self.code_sum
     }
