@@ -67,8 +67,10 @@ export type PlaneErrorCode =
   | 'PLANE_READ_ONLY'
   /** Another process is writing; the message names its pid. */
   | 'PLANE_LOCKED'
-  /** `create` put another plane at this path. */
+  /** `create` or `snapshot` put another plane at this path. After `compact` handles follow by themselves. */
   | 'PLANE_REPLACED'
+  /** The file has other names (hard links), which `compact` would part from this one. */
+  | 'PLANE_LINKED'
   /** A sync to disk failed: nothing can be written until the plane is closed and opened again. */
   | 'PLANE_SYNC_FAILED'
   /** The plane holds `maxNodes` records. */
@@ -225,6 +227,44 @@ export interface InsertBatchResult {
   ids: Uint32Array
   /** Records that were left out, by ascending index. */
   rejected: Rejection[]
+}
+
+/** How `snapshot` copies. */
+export interface SnapshotOptions {
+  /** Whether to replace a file that is at the path, atomically, instead of failing with `PLANE_EXISTS`. Default false. */
+  overwrite?: boolean
+  /** Told how many bytes are copied, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`, and nothing is left behind. */
+  signal?: AbortSignal
+}
+
+/** How `compact` goes about it. */
+export interface CompactOptions {
+  /** Where the compacted plane goes. Default: in the place of the plane itself. */
+  path?: string | URL
+  /** With `path`: as in {@link SnapshotOptions}. Without: `ERR_INVALID_ARG_VALUE`. */
+  overwrite?: boolean
+  /**
+   * Whether records get new ids, without gaps and near their neighbours': the file loses the room of removed records, and
+   * searches find what they read closer together. Ids that the caller has kept are worth nothing then, but for
+   * {@link CompactResult.newIds}; keys stay. Default false.
+   */
+  renumber?: boolean
+  /** Told how many records are written, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`; the plane is as it was, and nothing is left behind. */
+  signal?: AbortSignal
+}
+
+/** What `compact` did. */
+export interface CompactResult {
+  /** Size of the file before, in bytes. */
+  bytesBefore: number
+  /** Size of the new file, in bytes. */
+  bytesAfter: number
+  /** Only with `renumber`: the new id of each old one, `0xFFFFFFFF` where there was no record. The caller's own. */
+  newIds?: Uint32Array
 }
 
 /** Sizes and counts, read without a scan. Sizes are in bytes. */
@@ -535,4 +575,35 @@ export class Plane {
    * unless it is an integer from 0 to `Number.MAX_SAFE_INTEGER`.
    */
   setWatermark(watermark: number): void
+
+  /**
+   * Copies the plane to another file: everything acknowledged before the call, and whatever came in until one moment before
+   * it resolves. The copy is on the disk then, opens clean, holds what the plane holds under the same ids and keys, and is a
+   * plane of its own. Searches go on, and writes wait only while what has changed during the copying is copied again. Other
+   * processes may have the plane open. Restoring is opening the copy, or moving it to where it is wanted.
+   *
+   * Fails with `PLANE_EXISTS`, `PLANE_LOCKED`, `PLANE_SYNC_FAILED`, `ABORT_ERR`, `ERR_INVALID_ARG_VALUE` (the path is the
+   * plane's own), the operating system's codes (`ENOENT`: no such directory, `EACCES`, `ENOSPC`, ...), and `PLANE_READ_ONLY` when the
+   * file cannot be written and another process was changing it. Whatever it fails with leaves nothing behind.
+   */
+  snapshot(path: string | URL, options?: SnapshotOptions): Promise<void>
+
+  /**
+   * Writes the plane anew and puts the new file in the place of the old one, atomically: a crash leaves one or the other,
+   * whole, and what is there afterwards is on the disk. Records keep their ids, keys, vectors and neighbours, and the
+   * watermark is set as by a flush. What goes is the room behind the last record, and what long keys, links and the key index
+   * have left unused; the room of records removed before the last one stays for new ones, unless `renumber` is set.
+   *
+   * All handles on the plane, in all processes, go on with the new file from their next operation; searches under way end on
+   * the old one, whose room the system gets back when nobody uses it any more. Searches do not wait, writes do, and fail
+   * with `PLANE_LOCKED` when it takes longer than their `lockTimeout`; batches of the same handle come in turn. The new file is
+   * written beside the old one, so there must be room for both.
+   *
+   * With `path`, or a path as the only argument, the new file goes there and the plane stays as it is.
+   *
+   * Fails with `PLANE_LOCKED`, `PLANE_READ_ONLY`, `PLANE_LINKED`, `PLANE_CORRUPT` (a record does not match its checksum),
+   * `PLANE_SYNC_FAILED`, `ABORT_ERR`, the operating system's codes (`ENOSPC`, `EACCES`, ...); with `path` also like
+   * {@link Plane.snapshot}. Whatever it fails with leaves the plane as it was and nothing behind.
+   */
+  compact(options?: CompactOptions | string | URL): Promise<CompactResult>
 }

@@ -50,6 +50,8 @@ const CREATE_OPTIONS = ['dims', 'metric', 'precision', 'rerank', 'M', 'layer0Cap
 const OPEN_OPTIONS = ['readOnly', 'lockTimeout']
 const OPEN_ASYNC_OPTIONS = [...OPEN_OPTIONS, 'onProgress', 'signal']
 const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
+const SNAPSHOT_OPTIONS = ['overwrite', 'onProgress', 'signal']
+const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'onProgress', 'signal']
 const EXACT_OPTIONS = ['k', 'filter']
 const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
 const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
@@ -180,6 +182,19 @@ class Plane {
   async flushAsync(watermark) { return this.#native.flushAsync(watermark) }
   getWatermark() { return this.#native.watermark() }
   setWatermark(watermark) { return this.#native.setWatermark(watermark) }
+
+  async snapshot(path, options) {
+    const { overwrite, onProgress, signal } = known(SNAPSHOT_OPTIONS, options)
+    await followed((control) => this.#native.snapshot(fileOf(path), overwrite, control), signal, onProgress)
+  }
+
+  async compact(options) {
+    const given = typeof options === 'string' || options instanceof URL ? { path: options } : known(COMPACT_OPTIONS, options)
+    const { path, overwrite, renumber, onProgress, signal } = given
+    if (overwrite && path === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', 'overwrite needs a path')
+    const start = (control) => this.#native.compact(fileOf(path), overwrite, renumber, control)
+    return followed(start, signal, onProgress)
+  }
 }
 
 const fileOf = (path) => path instanceof URL ? fileURLToPath(path) : path

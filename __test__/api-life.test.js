@@ -44,6 +44,9 @@ const MEMBERS = {
   flush: { call: (plane) => plane.flush(), writes: true },
   flushAsync: { call: (plane) => plane.flushAsync(3), writes: true, promise: true },
   getWatermark: { call: (plane) => plane.getWatermark() },
+  snapshot: { call: (plane) => plane.snapshot(`${plane.path}.snapshot`, { overwrite: true }), promise: true },
+  compact: { call: (plane) => plane.compact(), writes: true, promise: true },
+  'compact to a path': { call: (plane) => plane.compact({ path: `${plane.path}.compacted`, overwrite: true }), promise: true },
   setWatermark: { call: (plane) => plane.setWatermark(3), writes: true },
 }
 

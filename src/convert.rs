@@ -60,6 +60,9 @@ macro_rules! arguments {
 arguments! {
     Any: Arg = Ok;
     FilePath: PathBuf = |arg| arg.path("path");
+    OptionalPath: Option<PathBuf> = |arg| arg.given().map(|arg| arg.path("path")).transpose();
+    Overwrite: bool = |arg| arg.given().map_or(Ok(false), |arg| arg.flag("overwrite"));
+    Renumber: bool = |arg| arg.given().map_or(Ok(false), |arg| arg.flag("renumber"));
     Vector: Vec<f32> = |arg| arg.elements("vector", "a Float32Array");
     Vectors: Vec<f32> = |arg| arg.elements("vectors", "a Float32Array");
     Key: Vec<u8> = |arg| arg.key("key");

@@ -8,7 +8,10 @@ use napi::bindgen_prelude::{BufferSlice, Object};
 use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
-use vecplane_core::{Batch, BatchOutcome, CreateOptions, Error, OpenOptions, Plane, Result, VerifyReport};
+use vecplane_core::{
+    Batch, BatchOutcome, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result,
+    VerifyReport,
+};
 
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
@@ -342,6 +345,44 @@ impl NativePlane {
     }
 
     #[napi]
+    pub fn snapshot(
+        &self,
+        env: Env,
+        path: FilePath,
+        overwrite: Overwrite,
+        control: &NativeControl,
+    ) -> napi::Result<Returned> {
+        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
+        let copy = move || {
+            let progress = |done, total| control.advance_of(done, total);
+            Ok(shared.plane().snapshot(&path.0, overwrite.0, &progress)?)
+        };
+        on_thread(&env, None, copy, to_js)
+    }
+
+    #[napi]
+    pub fn compact(
+        &self,
+        env: Env,
+        path: OptionalPath,
+        overwrite: Overwrite,
+        renumber: Renumber,
+        control: &NativeControl,
+    ) -> napi::Result<Returned> {
+        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
+        let lane = Some(Arc::clone(&shared));
+        let options = CompactOptions { path: path.0, overwrite: overwrite.0, renumber: renumber.0 };
+        let compact = move || {
+            control.check()?;
+            let progress = |done, total| control.advance_of(done, total);
+            let plane = shared.plane();
+            let ids = options.renumber;
+            Ok((plane.compact(&options, &progress)?, ids))
+        };
+        on_thread(&env, lane, compact, compacted_to_js)
+    }
+
+    #[napi]
     pub fn stats<'env>(&self, env: &'env Env) -> napi::Result<Object<'env>> {
         let stats = self.read(*env, |plane| plane.stats())?;
         let mut object = Object::new(env)?;
@@ -450,6 +491,17 @@ fn batch_to_js(env: sys::napi_env, outcome: BatchOutcome) -> napi::Result<sys::n
     let mut object = Object::new(&wrapped)?;
     object.set("ids", ids(env, &outcome.ids)?)?;
     object.set("rejected", rejected)?;
+    Ok(object.raw())
+}
+
+fn compacted_to_js(env: sys::napi_env, compacted: (Compacted, bool)) -> napi::Result<sys::napi_value> {
+    let (compacted, renumbered) = compacted;
+    let mut object = Object::new(&Env::from_raw(env))?;
+    object.set("bytesBefore", compacted.bytes_before as f64)?;
+    object.set("bytesAfter", compacted.bytes_after as f64)?;
+    if renumbered {
+        object.set("newIds", ids(env, &compacted.new_ids)?)?;
+    }
     Ok(object.raw())
 }
 

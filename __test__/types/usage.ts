@@ -5,6 +5,8 @@ import type {
   AsyncSearchOptions,
   BatchSearchOptions,
   BatchSearchResult,
+  CompactOptions,
+  CompactResult,
   CreateOptions,
   ExactSearchOptions,
   Hit,
@@ -19,6 +21,7 @@ import type {
   Rejection,
   Rerank,
   SearchOptions,
+  SnapshotOptions,
   Stats,
   VerifyReport,
 } from 'vecplane'
@@ -158,6 +161,13 @@ export async function maintain(plane: Plane): Promise<number> {
   plane.flush()
   plane.flush(8)
   await plane.flushAsync(plane.getWatermark())
+  const copying: SnapshotOptions = { overwrite: true, onProgress: (done, total) => done / total }
+  await plane.snapshot(new URL('file:///tmp/copy.hnsw'), copying)
+  const compacting: CompactOptions = { path: 'compacted.hnsw', overwrite: true, renumber: true, signal: AbortSignal.timeout(1) }
+  const { bytesBefore, bytesAfter, newIds }: CompactResult = await plane.compact(compacting)
+  const smaller: number = bytesBefore - bytesAfter + (newIds?.length ?? 0)
+  await plane.compact('elsewhere.hnsw')
+  plane.flush(smaller)
   const stats: Stats = plane.stats()
   const { writing, kernels, ...sizes }: Stats = stats
   const report: VerifyReport = await plane.verify()

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::engine::{Engine, lock};
+use crate::config::Config;
+use crate::engine::lock;
 use crate::error::{Error, Result};
 use crate::file::layout::INTENT_COUNT;
 use crate::hits::Hits;
@@ -84,21 +85,19 @@ pub(crate) enum Mode {
 /// See `Plane::insert_batch` and `Plane::upsert_batch`.
 pub(crate) fn run(
     plane: &Plane,
-    engine: &Engine,
     batch: Batch<'_>,
     mode: Mode,
     threads: usize,
     progress: &(dyn Fn(usize) -> bool + Sync),
 ) -> Result<BatchOutcome> {
-    let rows = Rows::check(engine, batch)?;
-    let Sorted { mut rejected, superseded } = rows.sort_out(engine, mode);
+    let rows = Rows::check(plane.config(), batch)?;
+    let Sorted { mut rejected, superseded } = rows.sort_out(plane.config(), mode);
     let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
     let skip: HashSet<usize> =
         rejected.iter().map(|r| r.index as usize).chain(superseded.keys().copied()).collect();
     let run = Run {
         mode,
         plane,
-        engine,
         rows,
         skip,
         ids,
@@ -178,8 +177,8 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn check(engine: &Engine, batch: Batch<'a>) -> Result<Self> {
-        let dims = engine.store.config.dims as usize;
+    fn check(config: &Config, batch: Batch<'a>) -> Result<Self> {
+        let dims = config.dims as usize;
         let invalid = |reason: String| Err(Error::InvalidBatch { reason });
         if !batch.vectors.len().is_multiple_of(dims) {
             return invalid(format!(
@@ -203,7 +202,7 @@ impl<'a> Rows<'a> {
                 return invalid(format!("keyEnds ends at {end}, but keys has {} bytes", batch.keys.len()));
             }
         }
-        if engine.store.config.unique_keys && batch.key_ends.is_empty() && count > 0 {
+        if config.unique_keys && batch.key_ends.is_empty() && count > 0 {
             return invalid("the plane has unique keys: every record needs one".into());
         }
         Ok(Rows { batch, dims, count })
@@ -220,17 +219,17 @@ impl<'a> Rows<'a> {
     }
 
     /// Finds what need not be tried. Of several records with one key an insert takes the first, an upsert the last.
-    fn sort_out(&self, engine: &Engine, mode: Mode) -> Sorted {
+    fn sort_out(&self, config: &Config, mode: Mode) -> Sorted {
         let mut rejected = Vec::new();
         let mut superseded = HashMap::new();
         let mut keys = HashMap::new();
         for i in 0..self.count {
             let key = self.key(i);
-            let checked = NewVector::check(&engine.store, self.vector(i)).map(drop);
-            let checked = checked.and_then(|()| record::check_key(&engine.store, key));
+            let checked = NewVector::check(config, self.vector(i)).map(drop);
+            let checked = checked.and_then(|()| record::check_key(config, key));
             match checked {
                 Err(error) => rejected.extend(rejection(i, &error)),
-                Ok(()) if !engine.store.config.unique_keys => {}
+                Ok(()) if !config.unique_keys => {}
                 Ok(()) => match (mode, keys.get(key).copied()) {
                     (Mode::Insert, Some(_)) => rejected.push(Rejection {
                         index: i as u32,
@@ -266,7 +265,6 @@ fn rejection(index: usize, error: &Error) -> Option<Rejection> {
 struct Run<'a> {
     mode: Mode,
     plane: &'a Plane,
-    engine: &'a Engine,
     rows: Rows<'a>,
     skip: HashSet<usize>,
     ids: Vec<AtomicU32>,
@@ -298,25 +296,27 @@ impl Run<'_> {
     }
 
     fn chunk(&self, start: usize, end: usize) -> Result<()> {
-        let _turn = self.plane.begin_write()?;
-        for i in (start..end).filter(|i| !self.skip.contains(i)) {
-            if self.stopped.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let inserted =
-                NewVector::check(&self.engine.store, self.rows.vector(i)).and_then(|new| match self.mode {
-                    Mode::Insert => self.engine.insert(new, self.rows.key(i)),
-                    Mode::Upsert => self.engine.upsert(new, self.rows.key(i)),
+        self.plane.write(|engine| {
+            for i in (start..end).filter(|i| !self.skip.contains(i)) {
+                if self.stopped.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let inserted = NewVector::check(&engine.store.config, self.rows.vector(i)).and_then(|new| {
+                    match self.mode {
+                        Mode::Insert => engine.insert(new, self.rows.key(i)),
+                        Mode::Upsert => engine.upsert(new, self.rows.key(i)),
+                    }
                 });
-            match inserted {
-                Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
-                Err(error) => match rejection(i, &error) {
-                    Some(rejection) => lock(&self.rejected).push(rejection),
-                    None => return Err(error),
-                },
+                match inserted {
+                    Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
+                    Err(error) => match rejection(i, &error) {
+                        Some(rejection) => lock(&self.rejected).push(rejection),
+                        None => return Err(error),
+                    },
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn stop(&self, error: Error) {

@@ -1,7 +1,7 @@
 //! An open plane inside one process: file, locks, sessions. All handles on the same file share one.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use crate::key_index::ShardLocks;
 use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
 use crate::testing::{Planted, is_planted, moment};
-use crate::turn::{Turn, TurnGuard};
+use crate::turn::{Purpose, Turn, TurnGuard};
 
 /// Sessions kept for reuse; more threads than this at once make new ones.
 const SESSIONS_KEPT: usize = 256;
@@ -60,6 +60,8 @@ pub struct Engine {
     identity: Identity,
     /// As the file had it when this process opened it.
     replacements: u32,
+    /// The same for `SharedState::supersessions`, without a swap that was under way.
+    supersessions: AtomicU32,
     opened_clean: AtomicBool,
     /// What the file needed at open has been done: until then nobody may call it clean.
     opened: AtomicBool,
@@ -154,9 +156,11 @@ impl Engine {
         }
         let identity = Identity::current(store.file_id()?);
         let replacements = store.shared().replacements.load(Ordering::Relaxed);
+        let supersessions = AtomicU32::new(store.shared().supersessions.load(Ordering::Acquire) & !1);
         Ok(Engine {
             store,
             replacements,
+            supersessions,
             readers,
             links: LinkLocks::default(),
             shards: ShardLocks::default(),
@@ -208,6 +212,23 @@ impl Engine {
         Err(Error::Replaced { path: self.path().to_path_buf() })
     }
 
+    /// Whether a compaction may have put another file in the place of this one: one load while none has.
+    #[inline]
+    pub fn is_superseded(&self) -> bool {
+        self.store.shared().supersessions.load(Ordering::Acquire)
+            != self.supersessions.load(Ordering::Relaxed)
+    }
+
+    /// `SharedState::supersessions` as it is now.
+    pub fn swaps(&self) -> u32 {
+        self.store.shared().supersessions.load(Ordering::Acquire)
+    }
+
+    /// For a file that was still at its path after it had this many `swaps`.
+    pub fn stay(&self, swaps: u32) {
+        self.supersessions.store(swaps, Ordering::Relaxed);
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         self.store.storage().path()
@@ -238,6 +259,24 @@ impl Engine {
 
     /// Starts a write: takes or shares the turn.
     pub fn begin_write(&self, timeout: Duration) -> Result<TurnGuard<'_>> {
+        self.check_writable()?;
+        self.turn.begin(&self.store, Purpose::Write, timeout, |died| self.take_turn(died))
+    }
+
+    /// Makes the plane stand still: until the guard is dropped nobody writes, and nothing is half done. Leaves no trace in
+    /// the file.
+    pub fn stand_still(&self, timeout: Duration) -> Result<TurnGuard<'_>> {
+        self.check_writable()?;
+        self.turn.begin(&self.store, Purpose::StandStill, timeout, |died| {
+            if died {
+                return self.take_turn(died);
+            }
+            self.check_in_place()?;
+            self.store.refresh()
+        })
+    }
+
+    fn check_writable(&self) -> Result<()> {
         self.check_current()?;
         if self.store.storage().read_only() {
             return Err(Error::ReadOnly);
@@ -245,12 +284,25 @@ impl Engine {
         if self.store.shared().flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0 {
             return Err(Error::SyncFailed);
         }
-        self.turn.begin(&self.store, timeout, |died| self.take_turn(died))
+        Ok(())
+    }
+
+    /// With the turn just taken: whether this is still the file to write to.
+    fn check_in_place(&self) -> Result<()> {
+        self.check_current()?;
+        let swaps = &self.store.shared().supersessions;
+        let seen = swaps.load(Ordering::Acquire);
+        if seen % 2 == 1 {
+            // Whoever began to swap files had the turn, so it is dead. Everyone looks at its path again: that tells how far it
+            // came.
+            swaps.store(seen.wrapping_add(1), Ordering::SeqCst);
+        }
+        if self.is_superseded() { Err(Error::Superseded { path: self.path().to_path_buf() }) } else { Ok(()) }
     }
 
     /// Runs when this process has just got the turn.
     fn take_turn(&self, died: bool) -> Result<()> {
-        self.check_current()?;
+        self.check_in_place()?;
         self.store.refresh()?;
         let shared = self.store.shared();
         if shared.dirty.load(Ordering::Acquire) == 0 {
@@ -260,6 +312,8 @@ impl Engine {
             self.sync_data()?;
         }
         if died {
+            // What the repair changes is not on the disk, also when nobody writes afterwards.
+            shared.settled.store(0, Ordering::SeqCst);
             recover::repair_intents(self)?;
             self.repaired.store(true, Ordering::Relaxed);
             while let Some(index) = self.abandoned.pop() {
@@ -299,23 +353,9 @@ impl Engine {
         if let Some(watermark) = watermark {
             shared.watermark_pending.store(watermark, Ordering::Relaxed);
         }
-        let watermark = shared.watermark_pending.load(Ordering::Relaxed);
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        // Another process may have committed since this one last did.
-        let header = self.store.storage().read_header(2 * SUPERBLOCK_BYTES)?;
-        let (latest, slot) = Superblock::choose(&header, self.path())?;
-        if latest.commit.number > committed.superblock.commit.number {
-            *committed = Committed { superblock: latest, slot };
-        }
-        let commit = Commit {
-            number: committed.superblock.commit.number + 1,
-            extent_count: shared.extent_count.load(Ordering::Acquire),
-            id_high_water: shared.id_high_water.load(Ordering::Acquire),
-            count: shared.count.load(Ordering::Relaxed).max(0) as u64,
-            watermark,
-            generation: shared.generation.load(Ordering::Relaxed),
-            time_ms: time,
-        };
+        self.catch_up(&mut committed)?;
+        let commit = self.next_commit(&committed.superblock);
+        let watermark = commit.watermark;
         let next = Superblock { commit, ..committed.superblock.clone() };
         let other = 1 - committed.slot;
         // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
@@ -331,6 +371,37 @@ impl Engine {
         let _allocation = lock(&self.allocation);
         ids::release_held(&self.store, held);
         Ok(())
+    }
+
+    /// Another process may have committed since this one last did.
+    fn catch_up(&self, committed: &mut Committed) -> Result<()> {
+        let header = self.store.storage().read_header(2 * SUPERBLOCK_BYTES)?;
+        let (latest, slot) = Superblock::choose(&header, self.path())?;
+        if latest.commit.number > committed.superblock.commit.number {
+            *committed = Committed { superblock: latest, slot };
+        }
+        Ok(())
+    }
+
+    fn next_commit(&self, last: &Superblock) -> Commit {
+        let shared = self.store.shared();
+        Commit {
+            number: last.commit.number + 1,
+            extent_count: shared.extent_count.load(Ordering::Acquire),
+            id_high_water: shared.id_high_water.load(Ordering::Acquire),
+            count: shared.count.load(Ordering::Relaxed).max(0) as u64,
+            watermark: shared.watermark_pending.load(Ordering::Relaxed),
+            generation: shared.generation.load(Ordering::Relaxed),
+            time_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+        }
+    }
+
+    /// The superblock that a flush would write now. The caller made the plane stand still.
+    pub fn next_superblock(&self) -> Result<Superblock> {
+        let mut committed = lock(&self.committed);
+        self.catch_up(&mut committed)?;
+        let commit = self.next_commit(&committed.superblock);
+        Ok(Superblock { commit, ..committed.superblock.clone() })
     }
 
     /// Syncs; after a failure writers stop.

@@ -55,6 +55,10 @@ pub enum Error {
     Closed,
     /// `create` put another plane at this path.
     Replaced { path: PathBuf },
+    /// A compaction put another file at this path: whoever has a handle looks there again by itself.
+    Superseded { path: PathBuf },
+    /// The file has other names, which a compaction would part from this one.
+    Linked { path: PathBuf, names: u64 },
     /// A sync failed: writes are refused until the plane is opened again.
     SyncFailed,
     /// The caller cancelled a long call.
@@ -85,7 +89,8 @@ impl Error {
             Error::NeedsRecovery { .. } => "PLANE_NEEDS_RECOVERY",
             Error::ReadOnly => "PLANE_READ_ONLY",
             Error::Closed => "PLANE_CLOSED",
-            Error::Replaced { .. } => "PLANE_REPLACED",
+            Error::Replaced { .. } | Error::Superseded { .. } => "PLANE_REPLACED",
+            Error::Linked { .. } => "PLANE_LINKED",
             Error::SyncFailed => "PLANE_SYNC_FAILED",
             Error::Aborted => "ABORT_ERR",
             Error::Io { source, .. } => os_code(source),
@@ -195,6 +200,13 @@ impl fmt::Display for Error {
             Error::Replaced { path } => {
                 write!(f, "another plane was created at {}; open it again", path.display())
             }
+            Error::Superseded { path } => write!(f, "compaction replaced {}; open it again", path.display()),
+            Error::Linked { path, names } => write!(
+                f,
+                "{} has {names} names (hard links), and compacting it would part them: remove the others, or compact \
+                 to another path",
+                path.display()
+            ),
             Error::SyncFailed => {
                 write!(f, "an earlier sync to disk failed; close the plane and open it again before writing")
             }

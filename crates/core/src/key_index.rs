@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
-use crate::file::layout::KEY_SHARD_COUNT;
+use crate::file::layout::{HEAP_UNIT, KEY_SHARD_COUNT};
 use crate::file::shared::KeyShard;
 use crate::file::store::Store;
 use crate::heap;
@@ -33,6 +33,11 @@ impl KeyHash {
     pub fn new(store: &Store, key: &[u8]) -> Self {
         let hash = xxh3_64_with_seed(key, store.config.seed);
         KeyHash { shard: (hash >> 56) as usize, bits: hash as u32 }
+    }
+
+    /// Which shard the key belongs to.
+    pub fn shard(self) -> usize {
+        self.shard
     }
 
     fn entry(self, id: u32) -> u64 {
@@ -182,11 +187,18 @@ impl<'a> Shard<'a> {
         let _ = removed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(1)));
     }
 
+    /// Makes the first table of a shard that is going to hold `count` entries.
+    pub fn reserve(&self, count: usize) -> Result<()> {
+        if self.entries().is_none() && count > 0 {
+            self.rebuild(count)?;
+        }
+        Ok(())
+    }
+
     /// Moves the entries into a table with room for `count`, without those removed.
     fn rebuild(&self, count: usize) -> Result<&'a [AtomicU64]> {
         let _allocation = self.allocation.lock().unwrap_or_else(|e| e.into_inner());
-        // Half full after growing: a table that is rebuilt for its removed entries alone keeps its size.
-        let log2 = (count * 2).next_power_of_two().trailing_zeros().max(LOG2_MIN);
+        let log2 = log2_for(count);
         if log2 > LOG2_MAX {
             return Err(Error::Full { max_nodes: u64::from(self.store.capacity()) });
         }
@@ -219,6 +231,23 @@ impl<'a> Shard<'a> {
         }
         Ok(fresh)
     }
+}
+
+/// Half full after growing: a table that is rebuilt for its removed entries alone keeps its size.
+fn log2_for(count: usize) -> u32 {
+    (count * 2).next_power_of_two().trailing_zeros().max(LOG2_MIN)
+}
+
+/// Heap bytes of the table that `Shard::reserve` makes for `count` entries.
+pub fn table_bytes(count: usize) -> usize {
+    if count == 0 { 0 } else { HEAP_UNIT as usize * heap::block_units(8 << log2_for(count)) as usize }
+}
+
+/// How many of the keys each shard holds.
+pub fn counts(hashes: &[(KeyHash, u32)]) -> impl Iterator<Item = usize> + use<> {
+    let mut counts = [0; KEY_SHARD_COUNT];
+    hashes.iter().for_each(|(hash, _)| counts[hash.shard] += 1);
+    counts.into_iter()
 }
 
 /// Where the tables are and how much they hold, for a first look at a file.

@@ -30,7 +30,10 @@
 //! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
 //! | `protocol`, `epoch`, `turn` | orderings of words; readers and reuse; whose turn it is to write |
-//! | `recover`, `relink`, `verify`, `create`, `registry` | after a crash; checking; new files; sharing in a process |
+//! | `recover`, `relink`, `verify`, `create`, `registry` | after a crash; checking; new planes; sharing in a process |
+//! | `handle`, `new_file` | following a plane to its new file; files that appear complete or not at all |
+//! | `snapshot` | a copy as of one moment, beside writers |
+//! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
 //! | `testing` | what the engine's own tests reach into it with |
 //!
@@ -43,6 +46,7 @@ compile_error!(
 
 mod batch;
 mod codec;
+mod compact;
 mod config;
 mod create;
 mod distance;
@@ -51,11 +55,14 @@ mod epoch;
 mod error;
 mod file;
 mod graph;
+mod handle;
 mod heap;
 mod hits;
 mod ids;
 mod key_index;
 mod map;
+mod new_file;
+mod numbering;
 mod options;
 mod plane;
 #[cfg(feature = "testing")]
@@ -68,6 +75,8 @@ mod recover;
 mod registry;
 mod relink;
 mod report;
+mod rewrite;
+mod snapshot;
 mod storage;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -80,6 +89,7 @@ mod verify;
 mod write;
 
 pub use batch::{Batch, BatchOutcome, Rejection, RejectionCode};
+pub use compact::{CompactOptions, Compacted};
 pub use config::Config;
 pub use error::{Error, Result};
 pub use hits::Hits;

@@ -1,17 +1,20 @@
 //! Open, insert, remove, search, flush: the sequence of steps, none of their detail.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::batch::{Batch, BatchOutcome, Mode};
 use crate::codec;
+use crate::compact::{self, CompactOptions, Compacted};
 use crate::config::Config;
 use crate::create;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::file::store::Store;
 use crate::graph::search::Ranking;
+use crate::handle::{Current, Handle};
 use crate::hits::Hits;
 use crate::key_index::{self, KeyHash};
 use crate::options::{CreateOptions, EF_MAX, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
@@ -19,6 +22,7 @@ use crate::record::{self, NewVector};
 use crate::recover::Progress;
 use crate::registry;
 use crate::report::{Stats, VerifyReport};
+use crate::snapshot;
 use crate::verify;
 
 /// Largest watermark: the largest integer that a JavaScript number holds exactly.
@@ -28,9 +32,7 @@ const WATERMARK_MAX: u64 = (1 << 53) - 1;
 /// back when the last one is dropped.
 #[derive(Clone)]
 pub struct Plane {
-    engine: Arc<Engine>,
-    path: PathBuf,
-    read_only: bool,
+    handle: Arc<Handle>,
     lock_timeout: Duration,
 }
 
@@ -56,20 +58,24 @@ impl Plane {
 
     pub(crate) fn over(engine: Arc<Engine>, path: &Path, options: &OpenOptions) -> Plane {
         Plane {
-            engine,
-            path: path.to_path_buf(),
-            read_only: options.read_only,
+            handle: Arc::new(Handle::new(path, options.read_only, engine)),
             lock_timeout: options.lock_timeout,
         }
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+    pub(crate) fn engine(&self) -> Result<Current> {
+        self.handle.current()
     }
 
-    /// Starts a write on behalf of this handle.
-    pub(crate) fn begin_write(&self) -> Result<crate::turn::TurnGuard<'_>> {
-        if self.read_only { Err(Error::ReadOnly) } else { self.engine().begin_write(self.lock_timeout) }
+    /// Runs one write, or a few, on behalf of this handle.
+    pub(crate) fn write<T>(&self, mut write: impl FnMut(&Engine) -> Result<T>) -> Result<T> {
+        if self.handle.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.handle.run(|engine| {
+            let _turn = engine.begin_write(self.lock_timeout)?;
+            write(engine)
+        })
     }
 
     /// The same plane, whose writes wait for another process no longer than `most`.
@@ -79,48 +85,50 @@ impl Plane {
 
     /// What the plane was made with.
     pub fn config(&self) -> &Config {
-        &self.engine().store.config
+        &self.handle.config
     }
 
     /// The path that the handle was opened with.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.handle.path
     }
 
     /// Whether the handle refuses writes.
     pub fn read_only(&self) -> bool {
-        self.read_only
+        self.handle.read_only
     }
 
     /// Whether this process had nothing to recover when it opened the file.
     pub fn opened_clean(&self) -> bool {
-        self.engine().opened_clean()
+        self.handle.opened_clean
     }
 
     /// Live records.
     pub fn count(&self) -> Result<u64> {
-        self.engine().check_current()?;
-        Ok(self.engine().store.shared().count.load(Ordering::Relaxed).max(0) as u64)
+        let engine = self.engine()?;
+        engine.check_current()?;
+        Ok(engine.store.shared().count.load(Ordering::Relaxed).max(0) as u64)
     }
 
     /// One past the highest id ever given.
     pub fn id_high_water(&self) -> Result<u32> {
-        self.engine().check_current()?;
-        Ok(self.engine().store.shared().id_high_water.load(Ordering::Acquire))
+        let engine = self.engine()?;
+        engine.check_current()?;
+        Ok(engine.store.shared().id_high_water.load(Ordering::Acquire))
     }
 
     /// Where searches start, with its level; `None` when the plane is empty.
     pub fn entry_point(&self) -> Result<Option<(u32, u8)>> {
-        let mut pinned = self.engine().pin()?;
+        let engine = self.engine()?;
+        let mut pinned = engine.pin()?;
         Ok(pinned.parts().0.entry_point())
     }
 
     /// Inserts one record; `key` is empty on planes without keys. Returns its id.
     pub fn insert(&self, vector: &[f32], key: &[u8]) -> Result<u32> {
-        let new = NewVector::check(&self.engine().store, vector)?;
-        record::check_key(&self.engine().store, key)?;
-        let _turn = self.begin_write()?;
-        self.engine().insert(new, key)
+        let new = NewVector::check(self.config(), vector)?;
+        record::check_key(self.config(), key)?;
+        self.write(|engine| engine.insert(new, key))
     }
 
     /// Inserts many records on `threads` threads, 0 for every hardware thread. A bad record is left out and listed; a
@@ -132,19 +140,18 @@ impl Plane {
         threads: usize,
         progress: &(dyn Fn(usize) -> bool + Sync),
     ) -> Result<BatchOutcome> {
-        if self.read_only {
+        if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
-        crate::batch::run(self, self.engine(), batch, Mode::Insert, threads, progress)
+        crate::batch::run(self, batch, Mode::Insert, threads, progress)
     }
 
     /// Inserts a record, or replaces the one that has its key. Returns the new id.
     pub fn upsert(&self, key: &[u8], vector: &[f32]) -> Result<u32> {
         self.needs_unique_keys()?;
-        let new = NewVector::check(&self.engine().store, vector)?;
-        record::check_key(&self.engine().store, key)?;
-        let _turn = self.begin_write()?;
-        self.engine().upsert(new, key)
+        let new = NewVector::check(self.config(), vector)?;
+        record::check_key(self.config(), key)?;
+        self.write(|engine| engine.upsert(new, key))
     }
 
     /// `upsert` for many records, as `insert_batch`; of several with one key the last one counts, and all of them get
@@ -156,17 +163,16 @@ impl Plane {
         progress: &(dyn Fn(usize) -> bool + Sync),
     ) -> Result<BatchOutcome> {
         self.needs_unique_keys()?;
-        if self.read_only {
+        if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
-        crate::batch::run(self, self.engine(), batch, Mode::Upsert, threads, progress)
+        crate::batch::run(self, batch, Mode::Upsert, threads, progress)
     }
 
     /// Removes the record with this key; false when there is none.
     pub fn remove_key(&self, key: &[u8]) -> Result<bool> {
         self.needs_unique_keys()?;
-        let _turn = self.begin_write()?;
-        self.engine().remove_key(key)
+        self.write(|engine| engine.remove_key(key))
     }
 
     /// Removes many records; returns how many there were.
@@ -174,10 +180,12 @@ impl Plane {
         let mut removed = 0;
         let mut done = 0;
         for chunk in ids.chunks(64) {
-            let _turn = self.begin_write()?;
-            for &id in chunk {
-                removed += u64::from(self.engine().remove(id)?);
-            }
+            self.write(|engine| {
+                for &id in chunk {
+                    removed += u64::from(engine.remove(id)?);
+                }
+                Ok(())
+            })?;
             done += chunk.len();
             if !progress(done) {
                 return Err(Error::Aborted);
@@ -195,8 +203,7 @@ impl Plane {
 
     /// Removes one record: no search that starts later returns it. False when there is none with this id.
     pub fn remove(&self, id: u32) -> Result<bool> {
-        let _turn = self.begin_write()?;
-        self.engine().remove(id)
+        self.write(|engine| engine.remove(id))
     }
 
     /// The nearest live records.
@@ -204,9 +211,9 @@ impl Plane {
         check_range("k", options.k, 0, K_MAX)?;
         let ef = options.ef.unwrap_or_else(|| (4 * options.k).clamp(128, EF_MAX)).max(options.k);
         check_range("ef", ef, 1, EF_MAX)?;
-        let engine = self.engine();
-        let config = &engine.store.config;
         let query = self.checked_query(vector)?;
+        let engine = self.engine()?;
+        let config = self.config();
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
         let (graph, scratch) = pinned.parts();
@@ -235,8 +242,8 @@ impl Plane {
     /// The nearest live records by looking at every one: the truth that `search` is measured against.
     pub fn search_exact(&self, vector: &[f32], k: usize, filter: Option<&[u8]>) -> Result<Hits> {
         check_range("k", k, 0, K_MAX)?;
-        let engine = self.engine();
         let query = self.checked_query(vector)?;
+        let engine = self.engine()?;
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k, rerank: true, protected: pinned.protects() };
         let (graph, scratch) = pinned.parts();
@@ -248,7 +255,7 @@ impl Plane {
     }
 
     fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {
-        let query = NewVector::check(&self.engine().store, vector)?;
+        let query = NewVector::check(self.config(), vector)?;
         if self.config().metric == Metric::Cosine && query.norm == 0.0 {
             return Err(Error::ZeroQuery);
         }
@@ -258,56 +265,31 @@ impl Plane {
     /// The id of the live record with this key.
     pub fn id_of(&self, key: &[u8]) -> Result<Option<u32>> {
         self.needs_unique_keys()?;
-        let _pinned = self.engine().pin()?;
-        Ok(self.find(key))
+        let engine = self.engine()?;
+        let _pinned = engine.pin()?;
+        Ok(find(&engine.store, key))
     }
 
     /// The id and the vector of the live record with this key; the vector as `vector` gives it.
     pub fn get(&self, key: &[u8]) -> Result<Option<(u32, Vec<f32>)>> {
         self.needs_unique_keys()?;
+        let engine = self.engine()?;
         // One pin over both steps: the record found is the one whose vector is read.
-        let _pinned = self.engine().pin()?;
-        Ok(self.find(key).and_then(|id| Some((id, self.read_vector(id)?))))
-    }
-
-    /// The caller is pinned.
-    fn find(&self, key: &[u8]) -> Option<u32> {
-        let store = &self.engine().store;
-        key_index::find(store, KeyHash::new(store, key), |id| {
-            let live = store.node(id).is_some_and(|node| node.is_live());
-            // SAFETY: pinned, and seen live.
-            live && unsafe { record::key(store, id) } == Some(key)
-        })
+        let _pinned = engine.pin()?;
+        Ok(find(&engine.store, key).and_then(|id| Some((id, read_vector(&engine.store, id)?))))
     }
 
     /// A live record's vector: the caller's own bits where an f32 copy is kept, else what the codes decode to.
     pub fn vector(&self, id: u32) -> Result<Option<Vec<f32>>> {
-        let _pinned = self.engine().pin()?;
-        let live = self.engine().store.node(id).is_some_and(|node| node.is_live());
-        Ok(if live { self.read_vector(id) } else { None })
-    }
-
-    /// The caller is pinned and has seen the record live since; by now it may be on its way out.
-    fn read_vector(&self, id: u32) -> Option<Vec<f32>> {
-        let (store, config) = (&self.engine().store, &self.engine().store.config);
-        let node = store.node(id)?;
-        let mut vector = vec![0.0; config.dims as usize];
-        if config.rerank != Rerank::None {
-            // SAFETY: pinned, and seen live; the length is the layout's.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(store.exact(id), store.layout.exact_bytes as usize) };
-            codec::read_exact(config.rerank, node.exact_scale(), bytes, &mut vector);
-        } else {
-            // SAFETY: as above.
-            let codes = unsafe { std::slice::from_raw_parts(node.codes(), store.layout.code_bytes as usize) };
-            codec::decode(config.precision, node.scale(), codes, &mut vector);
-        }
-        Some(vector)
+        let engine = self.engine()?;
+        let _pinned = engine.pin()?;
+        let live = engine.store.node(id).is_some_and(|node| node.is_live());
+        Ok(if live { read_vector(&engine.store, id) } else { None })
     }
 
     /// A live record's key.
     pub fn key(&self, id: u32) -> Result<Option<Vec<u8>>> {
-        let engine = self.engine();
+        let engine = self.engine()?;
         let _pinned = engine.pin()?;
         let live = engine.store.node(id).is_some_and(|node| node.is_live());
         // SAFETY: pinned, and seen live.
@@ -317,43 +299,121 @@ impl Plane {
     /// Makes everything acknowledged so far durable, and the watermark with it, if one is given.
     pub fn flush(&self, watermark: Option<u64>) -> Result<()> {
         check_range("watermark", watermark.unwrap_or(0) as usize, 0, WATERMARK_MAX as usize)?;
-        if self.read_only { Err(Error::ReadOnly) } else { self.engine().flush(self.lock_timeout, watermark) }
+        if self.handle.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.handle.run(|engine| engine.flush(self.lock_timeout, watermark))
     }
 
     /// Whether this process has written something since its last flush.
     pub fn needs_flush(&self) -> bool {
-        !self.read_only && self.engine().needs_flush()
+        // A plane that cannot be reached any more has nothing that could be flushed.
+        !self.handle.read_only && self.engine().is_ok_and(|engine| engine.needs_flush())
     }
 
     /// The watermark of the last completed flush.
     pub fn watermark(&self) -> Result<u64> {
-        self.engine().check_current()?;
-        Ok(self.engine().store.shared().watermark.load(Ordering::Acquire))
+        let engine = self.engine()?;
+        engine.check_current()?;
+        Ok(engine.store.shared().watermark.load(Ordering::Acquire))
     }
 
     /// Sets the watermark that the next flush makes durable.
     pub fn set_watermark(&self, watermark: u64) -> Result<()> {
         check_range("watermark", watermark as usize, 0, WATERMARK_MAX as usize)?;
-        let _turn = self.begin_write()?;
-        self.engine().store.shared().watermark_pending.store(watermark, Ordering::Relaxed);
-        Ok(())
+        self.write(|engine| {
+            engine.store.shared().watermark_pending.store(watermark, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
     /// Sizes and counts, without a scan.
     pub fn stats(&self) -> Result<Stats> {
-        verify::stats(self.engine())
+        let engine = self.engine()?;
+        verify::stats(&engine)
     }
 
     /// Walks everything and reports what is wrong. Meant for quiet times: beside writers, records that are being
     /// written may be counted as wrong.
     pub fn verify(&self) -> Result<VerifyReport> {
-        verify::verify(self.engine())
+        let engine = self.engine()?;
+        verify::verify(&engine)
+    }
+
+    /// Copies the plane, as it is at one moment of the call, to `path`, durably; writers wait only while what has changed
+    /// meanwhile is copied again. Something at the path is refused unless `overwrite` is set. `progress(done, total)` is
+    /// called now and then, in bytes; when it returns false the call ends with `Error::Aborted`. Whatever makes it fail
+    /// leaves nothing behind.
+    pub fn snapshot(&self, path: &Path, overwrite: bool, progress: &Progress<'_>) -> Result<()> {
+        self.with_source(|engine| snapshot::snapshot(engine, path, overwrite, self.lock_timeout, progress))
+    }
+
+    /// Writes the plane anew, without the room that removals left, and puts the new file in the place of the old one: all
+    /// handles of all processes go on with it from their next operation. With a path in the options the new file goes there
+    /// instead, and the plane stays as it is. Writers wait, searches do not. `progress(done, total)` is called now and
+    /// then, in records; when it returns false the call ends with `Error::Aborted`. Whatever makes it fail leaves nothing
+    /// behind.
+    pub fn compact(&self, options: &CompactOptions, progress: &Progress<'_>) -> Result<Compacted> {
+        let compact =
+            |engine: &Engine| compact::compact(engine, self.path(), options, self.lock_timeout, progress);
+        if options.path.is_some() {
+            return self.with_source(compact);
+        }
+        if self.handle.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let compacted = self.handle.run(compact)?;
+        // This handle need not wait for its next operation to let go of the old file.
+        let _ = self.engine();
+        Ok(compacted)
+    }
+
+    /// Runs `copy` on an engine that can make the plane stand still, also for a handle that may not write. Where not even
+    /// the file may be written, the copy is what tells whether it stood still.
+    fn with_source<T>(&self, mut copy: impl FnMut(&Engine) -> Result<T>) -> Result<T> {
+        self.handle.run(|current| match self.handle.writable() {
+            Ok(engine) => copy(&engine),
+            Err(Error::Io { source, .. }) if is_refusal(&source) => copy(current),
+            Err(error) => Err(error),
+        })
     }
 
     /// Whether `vector` gives the caller's own bits (or their f16 rounding) back.
     pub fn has_exact_vectors(&self) -> bool {
         self.config().precision == Precision::F32 || self.config().rerank != Rerank::None
     }
+}
+
+/// Whether the operating system does not let this process write a file.
+fn is_refusal(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::PermissionDenied | Kind::ReadOnlyFilesystem)
+}
+
+/// The caller is pinned.
+fn find(store: &Store, key: &[u8]) -> Option<u32> {
+    key_index::find(store, KeyHash::new(store, key), |id| {
+        let live = store.node(id).is_some_and(|node| node.is_live());
+        // SAFETY: pinned, and seen live.
+        live && unsafe { record::key(store, id) } == Some(key)
+    })
+}
+
+/// The caller is pinned and has seen the record live since; by now it may be on its way out.
+fn read_vector(store: &Store, id: u32) -> Option<Vec<f32>> {
+    let config = &store.config;
+    let node = store.node(id)?;
+    let mut vector = vec![0.0; config.dims as usize];
+    if config.rerank != Rerank::None {
+        // SAFETY: pinned, and seen live; the length is the layout's.
+        let bytes = unsafe { std::slice::from_raw_parts(store.exact(id), store.layout.exact_bytes as usize) };
+        codec::read_exact(config.rerank, node.exact_scale(), bytes, &mut vector);
+    } else {
+        // SAFETY: as above.
+        let codes = unsafe { std::slice::from_raw_parts(node.codes(), store.layout.code_bytes as usize) };
+        codec::decode(config.precision, node.scale(), codes, &mut vector);
+    }
+    Some(vector)
 }
 
 fn check_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<()> {

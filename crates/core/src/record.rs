@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::codec;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::layout::{LEVEL_MAX, NONE};
 use crate::file::store::Store;
@@ -22,8 +23,8 @@ pub struct NewVector<'a> {
 
 impl<'a> NewVector<'a> {
     /// Checks length and values.
-    pub fn check(store: &Store, vector: &'a [f32]) -> Result<Self> {
-        let expected = store.config.dims as usize;
+    pub fn check(config: &Config, vector: &'a [f32]) -> Result<Self> {
+        let expected = config.dims as usize;
         if vector.len() != expected {
             return Err(Error::DimensionMismatch { expected, actual: vector.len() });
         }
@@ -32,11 +33,11 @@ impl<'a> NewVector<'a> {
 }
 
 /// Checks that a key can be stored in this plane.
-pub fn check_key(store: &Store, key: &[u8]) -> Result<()> {
-    let reason = match store.config.key_cap {
+pub fn check_key(config: &Config, key: &[u8]) -> Result<()> {
+    let reason = match config.key_cap {
         0 if !key.is_empty() => "the plane keeps no keys (keyCap is 0)",
         _ if key.len() > KEY_BYTES_MAX => "a key may have at most 65535 bytes",
-        _ if store.config.unique_keys && key.is_empty() => "an empty key cannot be unique",
+        _ if config.unique_keys && key.is_empty() => "an empty key cannot be unique",
         _ => return Ok(()),
     };
     Err(Error::KeyUnstorable { bytes: key.len(), reason })
@@ -120,7 +121,8 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     node.links().iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
 }
 
-fn write_key_entry(store: &Store, id: u32, key: &[u8], key_unit: u32) {
+/// Writes a key entry, and a key that does not fit it to its heap block.
+pub fn write_key_entry(store: &Store, id: u32, key: &[u8], key_unit: u32) {
     let inline = store.layout.key_inline as usize;
     // SAFETY: the entry follows its slot's state, which makes this thread its only user; it is 4 + `key_inline` long.
     let entry = unsafe { std::slice::from_raw_parts_mut(store.key_entry(id), 4 + inline) };

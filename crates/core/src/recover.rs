@@ -295,7 +295,8 @@ fn scan(
     shared.flags.fetch_and(FLAG_SYNC_FAILED, Ordering::SeqCst);
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     shared.dirty.store(1, Ordering::SeqCst);
-    if shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0 {
+    let sync_failed = shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0;
+    if sync_failed {
         store.dirty_everything();
     }
     engine.sync_data()?;
@@ -311,6 +312,10 @@ fn scan(
     relink(engine, &records)?;
     shared.count.store(records.len() as i64, Ordering::Relaxed);
     engine.sync_data()?;
+    if sync_failed {
+        // What could not be synced may have been the name under which a compaction left the file.
+        store.storage().sync_name()?;
+    }
     identity.write(shared);
     shared.flags.fetch_and(!FLAG_SYNC_FAILED, Ordering::SeqCst);
     Ok(())

@@ -13,6 +13,9 @@ use crate::file::store::Store;
 use crate::recover::Progress;
 use crate::storage::{Faults, FileId, Storage};
 
+/// How often in a row a path may turn out to have got another file just now.
+const OPENS_MAX: usize = 64;
+
 type Key = (FileId, bool);
 
 fn planes() -> &'static Mutex<HashMap<Key, Weak<Engine>>> {
@@ -28,15 +31,36 @@ pub fn open(
     progress: &Progress<'_>,
     faults: Option<Arc<dyn Faults>>,
 ) -> Result<Arc<Engine>> {
+    for _ in 0..OPENS_MAX {
+        match open_now(path, read_only, timeout, progress, faults.clone()) {
+            // A compaction put another file there meanwhile.
+            Err(Error::Superseded { .. }) => {}
+            result => return result,
+        }
+    }
+    Err(Error::Superseded { path: path.to_path_buf() })
+}
+
+fn open_now(
+    path: &Path,
+    read_only: bool,
+    timeout: Duration,
+    progress: &Progress<'_>,
+    faults: Option<Arc<dyn Faults>>,
+) -> Result<Arc<Engine>> {
     let storage = Storage::open(path, read_only, faults)?;
     let key = (storage.file_id()?, read_only);
     // One whose file was replaced at the path it came from stays stale, though the file may have other names.
-    let current = |engine: &Arc<Engine>| engine.check_current().is_ok();
+    let current = |engine: &Arc<Engine>| engine.check_current().is_ok() && !engine.is_superseded();
     if let Some(engine) = lock(planes()).get(&key).and_then(Weak::upgrade).filter(current) {
         return Ok(engine);
     }
     // Without the registry's lock: recovery may take long, and other planes should not wait for it.
     let engine = open_storage(storage, timeout, progress)?;
+    if Storage::open(path, true, None)?.file_id()? != key.0 {
+        // Another file came to be there before the engine had read the words that would have told of it.
+        return Err(Error::Superseded { path: path.to_path_buf() });
+    }
     let mut planes = lock(planes());
     planes.retain(|_, engine| engine.strong_count() > 0);
     if let Some(other) = planes.get(&key).and_then(Weak::upgrade).filter(current) {

@@ -44,6 +44,8 @@ mod hooks {
     use std::cell::{Cell, RefCell};
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::JoinHandle;
 
     use super::Planted;
     use crate::error::Result;
@@ -127,8 +129,31 @@ mod hooks {
     }
 
     /// Holds removed slots back, as a search does while it runs, until what it gives is dropped.
-    pub fn hold(plane: &Plane) -> Result<impl Drop + '_> {
-        plane.engine().pin()
+    pub fn hold(plane: &Plane) -> Result<impl Drop + use<>> {
+        let current = plane.engine()?;
+        let engine = Arc::clone(&current);
+        let (held, is_held) = channel();
+        let (release, released) = channel::<()>();
+        // A pin borrows from its engine, so both live on a thread.
+        let holder = std::thread::spawn(move || match engine.pin() {
+            Ok(_pinned) => {
+                let _ = held.send(Ok(()));
+                let _ = released.recv();
+            }
+            Err(error) => drop(held.send(Err(error))),
+        });
+        is_held.recv().expect("the holder says so")?;
+        Ok(Held(Some(release), Some(holder)))
+    }
+
+    /// What `hold` gives.
+    struct Held(Option<Sender<()>>, Option<JoinHandle<()>>);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0 = None;
+            let _ = self.1.take().map(JoinHandle::join);
+        }
     }
 }
 

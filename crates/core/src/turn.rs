@@ -19,10 +19,23 @@ const REQUEST_MS: u32 = 20;
 /// How often a waiting process tries again.
 const POLL: Duration = Duration::from_millis(1);
 
+/// What a turn is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To write, beside this process's other writes.
+    Write,
+    /// To read a plane that stands still: no write is in flight anywhere, and none is noted as begun.
+    StandStill,
+}
+
 #[derive(Default)]
 struct State {
     held: bool,
     acquiring: bool,
+    /// The turn was taken to make the plane stand still.
+    alone: bool,
+    /// Threads that wait for that. No write begins meanwhile, or they would wait for ever.
+    waiting_alone: u32,
     in_flight: u32,
     /// Writes begun so far.
     begun: u64,
@@ -67,32 +80,36 @@ impl Turn {
         self.lock().held
     }
 
-    /// Starts a write. `prepare(died)` runs when the turn has just been taken, with no other write in flight; `died`
-    /// tells whether the last owner left without giving it back.
+    /// Takes the turn, or shares it. `prepare(died)` runs when the turn has just been taken, with no other write in
+    /// flight; `died` tells whether the last owner left without giving it back.
     pub fn begin<'a>(
         &'a self,
         store: &'a Store,
+        purpose: Purpose,
         timeout: Duration,
         prepare: impl Fn(bool) -> Result<()>,
     ) -> Result<TurnGuard<'a>> {
         let deadline = Instant::now() + timeout;
+        let alone = purpose == Purpose::StandStill;
         let mut state = self.lock();
-        loop {
-            let asked = is_asked(store);
-            let yielding =
-                asked && state.since.is_some_and(|at| at.elapsed() >= TENURE) && state.in_flight > 0;
-            let repairing = self.panicked.load(Ordering::Relaxed);
-            if state.held && !yielding && !repairing && !state.acquiring {
-                return Ok(self.enter(store, &mut state));
+        state.waiting_alone += u32::from(alone);
+        let free = loop {
+            if !alone && self.admits(&state, store) {
+                return Ok(self.enter(store, purpose, &mut state));
             }
-            if !state.held && !state.acquiring {
-                break;
+            if !state.held && !state.acquiring && (alone || state.waiting_alone == 0) {
+                break true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(self.locked(store));
+                break false;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        };
+        state.waiting_alone -= u32::from(alone);
+        if !free {
+            self.changed.notify_all();
+            return Err(self.locked(store));
         }
         state.acquiring = true;
         drop(state);
@@ -116,14 +133,24 @@ impl Turn {
         self.changed.notify_all();
         taken?;
         state.held = true;
+        state.alone = alone;
         state.since = Some(Instant::now());
-        Ok(self.enter(store, &mut state))
+        Ok(self.enter(store, purpose, &mut state))
     }
 
-    fn enter<'a>(&'a self, store: &'a Store, state: &mut State) -> TurnGuard<'a> {
+    /// Whether a write may join those that are in flight.
+    fn admits(&self, state: &State, store: &Store) -> bool {
+        let overstayed = state.in_flight > 0 && state.since.is_some_and(|at| at.elapsed() >= TENURE);
+        let yielding = overstayed && is_asked(store);
+        let repairing = self.panicked.load(Ordering::Relaxed);
+        let open = state.held && !state.alone && !state.acquiring && state.waiting_alone == 0;
+        open && !yielding && !repairing
+    }
+
+    fn enter<'a>(&'a self, store: &'a Store, purpose: Purpose, state: &mut State) -> TurnGuard<'a> {
         state.in_flight += 1;
         state.begun += 1;
-        if store.shared().settled.load(Ordering::Relaxed) != 0 {
+        if purpose == Purpose::Write && store.shared().settled.load(Ordering::Relaxed) != 0 {
             store.shared().settled.store(0, Ordering::SeqCst);
         }
         // A write begun before this one and still in flight would not be seen at the end if it ended in between.
@@ -199,6 +226,7 @@ impl Drop for TurnGuard<'_> {
             }
             self.store.storage().unlock(LOCK_WRITER);
             state.held = false;
+            state.alone = false;
             state.since = None;
             self.turn.changed.notify_all();
             if is_asked(self.store) {

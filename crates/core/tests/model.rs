@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use common::{Model, Rng, by_form, open};
-use vecplane_core::{Batch, CreateOptions, Error, Metric, Plane, Precision, Rerank, SearchOptions};
+use vecplane_core::{
+    Batch, CompactOptions, CreateOptions, Error, Metric, Plane, Precision, Rerank, SearchOptions,
+};
 
 const PRECISIONS: [Precision; 4] = [Precision::Int8, Precision::Int16, Precision::F16, Precision::F32];
 const RERANKS: [Rerank; 3] = [Rerank::F32, Rerank::None, Rerank::F16];
@@ -196,6 +198,50 @@ impl Run {
         assert_eq!((self.plane().count().unwrap(), self.plane().entry_point().unwrap()), (count, entry));
     }
 
+    /// The plane written anew, in place or elsewhere, with the ids it had or others: the same records, with less room.
+    fn compact(&mut self) {
+        let renumber = self.rng.chance(0.5);
+        let elsewhere = self.rng.chance(0.3).then(|| self.path.with_extension("compacted"));
+        let options = CompactOptions { path: elsewhere.clone(), overwrite: true, renumber };
+        // The slot goes with the file if nobody has it any more, and another handle finds the new one as well.
+        let other = open(&self.path);
+        let compacted = self.plane().compact(&options, &|_, _| true).unwrap();
+        let mut model = self.model.clone();
+        if renumber {
+            let new_id = |old: u32| compacted.new_ids[old as usize];
+            model.records = model.records.into_iter().map(|(id, record)| (new_id(id), record)).collect();
+            assert_eq!(model.records.len(), self.model.records.len());
+        }
+        let used = model.records.keys().next_back().map_or(0, |id| id + 1);
+        let Some(copy) = elsewhere else {
+            assert_eq!(self.plane().id_high_water().unwrap(), used);
+            self.model = model;
+            self.freed.retain(|id| *id < used && !renumber);
+            self.model.check_plane(&other);
+            return;
+        };
+        let plane = open(&copy);
+        assert!(plane.opened_clean() && plane.id_high_water().unwrap() == used);
+        model.check_plane(&plane);
+    }
+
+    /// A copy holds what the plane holds, and takes records of its own.
+    fn snapshot(&mut self) {
+        let path = self.path.with_extension("snapshot");
+        self.plane().snapshot(&path, true, &|_, _| true).unwrap();
+        let copy = open(&path);
+        assert!(copy.opened_clean());
+        assert_eq!(copy.entry_point().unwrap(), self.plane().entry_point().unwrap());
+        self.model.check_plane(&copy);
+        if self.keys != Keys::Unique {
+            let mut model = self.model.clone();
+            let vector = self.vector();
+            let key = if self.keys == Keys::None { &b""[..] } else { b"of the copy" };
+            model.add(copy.insert(&vector, key).unwrap(), &vector, key);
+            model.check_plane(&copy);
+        }
+    }
+
     fn steps(&mut self, count: usize, removals: f64) {
         for _ in 0..count {
             match self.rng.below(100) {
@@ -213,6 +259,11 @@ impl Run {
                 88..95 => self.search_exact(),
                 95..97 => self.plane().flush(None).unwrap(),
                 97 => self.reopen(),
+                98 => match self.rng.below(3) {
+                    0 => self.compact(),
+                    1 => self.snapshot(),
+                    _ => {}
+                },
                 _ => self.misuse(),
             }
         }
@@ -290,8 +341,13 @@ fn life(rng: &mut Rng, case: usize, links: &[(u32, u32)]) {
     run.reopen();
     run.steps(by_form(150, 1000), 0.55);
     run.check("churn", floor);
+    run.compact();
+    run.check("compacted", floor);
+    run.snapshot();
     run.remove_all();
     run.check("empty", 1.0);
+    run.snapshot();
+    run.compact();
     run.search();
     let count = run.rng.range(1..=300);
     run.insert_batch(count, 2);

@@ -14,7 +14,9 @@ use common::child::{self, argument, expect_done, spawn, wait_until};
 use common::expected::Expected;
 use common::journal::{self, Habits, check_against, options, read_logs, vector_of};
 use common::{Rng, by_form, check_verified, image, open};
-use vecplane_core::{CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions};
+use vecplane_core::{
+    CompactOptions, CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions,
+};
 
 #[test]
 fn child_process() {
@@ -437,6 +439,9 @@ impl PowerCuts {
             bytes[mark.clone()].copy_from_slice(&copies[copies.len() - 1][mark]);
             self.check_image(bytes, &expected);
         }
+        if self.rng.chance(0.25) {
+            return self.compact();
+        }
         let before = image::read(&self.path);
         self.plane.flush(None).unwrap();
         let flushed = self.live.iter().map(|(key, (_, vector))| (key.clone(), vector.clone())).collect();
@@ -454,6 +459,22 @@ impl PowerCuts {
             expected.since.entry(key).or_default().push(vector);
         }
         self.check_image(bytes, &expected);
+        after
+    }
+
+    /// A flush of another kind: whichever file a power cut leaves at the path, it holds everything.
+    fn compact(&mut self) -> Vec<u8> {
+        let renumber = self.rng.chance(0.5);
+        let options = CompactOptions { renumber, ..CompactOptions::default() };
+        let compacted = self.plane.compact(&options, &|_, _| true).unwrap();
+        if renumber {
+            self.live.values_mut().for_each(|(id, _)| *id = compacted.new_ids[*id as usize]);
+        }
+        let flushed = self.live.iter().map(|(key, (_, vector))| (key.clone(), vector.clone())).collect();
+        self.expected = Expected { flushed, ..Expected::default() };
+        let after = image::read(&self.path);
+        let expected = self.expected.clone();
+        self.check_image(after.clone(), &expected);
         after
     }
 }

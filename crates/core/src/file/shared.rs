@@ -9,8 +9,8 @@ use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COU
 use super::layout::{EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET};
 use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET};
 
-/// Every flag that a version may set: 1 is reserved for compaction, 4 for hosts that declare their mirror invalid.
-pub const FLAGS_KNOWN: u32 = 13;
+/// Every flag that a version may set: 4 is reserved for hosts that declare their mirror invalid.
+pub const FLAGS_KNOWN: u32 = 12;
 
 /// Size classes of the heap's free lists.
 pub const HEAP_CLASSES: usize = 96;
@@ -39,7 +39,10 @@ pub struct SharedState {
     pub lane_high_water: AtomicU32,
     /// How often `create` has put another plane at a path of this file: handles from before such a moment are stale.
     pub replacements: AtomicU32,
-    _pad1: [u32; 8],
+    /// One more before a compaction puts another file in the place of this one, and one more after: odd while it does. Who
+    /// sees another number than before looks at the path again.
+    pub supersessions: AtomicU32,
+    _pad1: [u32; 7],
 
     /// 1 from before the first change until after the flush of a clean close.
     pub dirty: AtomicU32,

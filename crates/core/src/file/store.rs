@@ -346,6 +346,19 @@ impl Store {
         Ok(())
     }
 
+    /// Tells one plane from another; copies and compactions keep it.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// The extents that are mapped here, in the order of the file.
+    pub fn extents(&self) -> Vec<Extent> {
+        let mapped = self.mapped_extents.load(Ordering::Acquire) as usize;
+        let entries = self.extent_entries()[..mapped].iter().enumerate();
+        // Checked when they were mapped, and never changed since.
+        entries.filter_map(|(index, entry)| Extent::read(entry, index as u32, &self.uuid)).collect()
+    }
+
     /// Apparent size that the extents account for.
     pub fn file_end(&self) -> u64 {
         self.growth.lock().unwrap_or_else(|e| e.into_inner()).file_end

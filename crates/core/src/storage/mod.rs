@@ -32,7 +32,7 @@ pub enum Step {
     Sync,
     /// Make a name durable.
     SyncDirectory,
-    /// Write a superblock.
+    /// Write a superblock, or bytes of a copy.
     WriteHeader,
     /// Read the header at open.
     ReadHeader,
@@ -93,7 +93,7 @@ impl Storage {
         Ok(Storage { file, path: path.to_path_buf(), read_only: false, faults })
     }
 
-    /// The file's path as it was given, or as it is after `publish`.
+    /// The file's path as it was given, or as it is after `rename`.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -111,6 +111,11 @@ impl Storage {
     /// Whether a store to a mapped page may run out of space although its block is allocated.
     pub fn copies_on_write(&self) -> bool {
         os::copies_on_write(&self.file)
+    }
+
+    /// The fault plan, for other files that the same call touches.
+    pub fn faults(&self) -> Option<Arc<dyn Faults>> {
+        self.faults.clone()
     }
 
     /// Runs the fault plan's say on a step.
@@ -169,23 +174,62 @@ impl Storage {
             .map_err(|e| Error::io(e, "truncate", &self.path))
     }
 
-    /// Moves the file to `path`, replacing what is there, and makes the move durable.
-    pub fn publish(&mut self, path: &Path) -> Result<()> {
+    /// Reads bytes that others may be writing through their maps; each aligned word is as somebody wrote it.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        os::read_exact_at(&self.file, bytes, offset).map_err(|e| Error::io(e, "read", &self.path))
+    }
+
+    /// Writes bytes of a file that nobody has mapped yet.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.step(Step::WriteHeader)
+            .and_then(|()| os::write_all_at(&self.file, bytes, offset))
+            .map_err(|e| Error::io(e, "write", &self.path))
+    }
+
+    /// How many names the file has.
+    pub fn names(&self) -> Result<u64> {
+        os::names(&self.file).map_err(|e| Error::io(e, "read the attributes of", &self.path))
+    }
+
+    /// Lets whoever may use `other` use this file: a copy should neither be open to more people than what it is a copy of,
+    /// nor to fewer.
+    pub fn share_like(&self, other: &Storage) -> Result<()> {
+        os::share_like(&self.file, &other.file)
+            .map_err(|e| Error::io(e, "set the permissions of", &self.path))
+    }
+
+    /// Moves the file to `path`, replacing what is there. Not durable before `sync_name`.
+    pub fn rename(&mut self, path: &Path) -> Result<()> {
         self.step(Step::Rename)
             .and_then(|()| std::fs::rename(&self.path, path))
             .map_err(|e| Error::io(e, "move the new file to", path))?;
-        self.moved(path)
+        self.path = path.to_path_buf();
+        Ok(())
+    }
+
+    /// Makes the file's name durable.
+    pub fn sync_name(&self) -> Result<()> {
+        if is_planted(Planted::DirectoryNotSynced) {
+            return Ok(());
+        }
+        self.step(Step::SyncDirectory)
+            // Where a symbolic link leads.
+            .and_then(|()| std::fs::canonicalize(&self.path))
+            .and_then(|path| os::sync_directory(&path))
+            .map_err(|e| Error::io(e, "sync the directory of", &self.path))
+    }
+
+    /// Moves the file to `path`, replacing what is there, and makes the move durable.
+    #[cfg(test)]
+    pub fn publish(&mut self, path: &Path) -> Result<()> {
+        self.rename(path)?;
+        self.sync_name()
     }
 
     /// The file has got a name at `path`: makes that durable.
     pub fn moved(&mut self, path: &Path) -> Result<()> {
         self.path = path.to_path_buf();
-        if is_planted(Planted::DirectoryNotSynced) {
-            return Ok(());
-        }
-        self.step(Step::SyncDirectory)
-            .and_then(|()| os::sync_directory(path))
-            .map_err(|e| Error::io(e, "sync the directory of", path))
+        self.sync_name()
     }
 
     /// Tries to take the kernel lock on one byte for this open file; it goes with the file, however the process ends.

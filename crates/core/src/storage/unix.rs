@@ -1,9 +1,9 @@
 //! Files on Unix: identity, allocation, sync, byte locks.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::{FileId, write_zeros};
@@ -21,6 +21,22 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 pub fn file_id(file: &File) -> io::Result<FileId> {
     let metadata = file.metadata()?;
     Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+}
+
+/// How many names a file has.
+pub fn names(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.nlink())
+}
+
+/// Gives a file the permissions of another, and its owner where that is allowed.
+pub fn share_like(file: &File, other: &File) -> io::Result<()> {
+    let (own, wanted) = (file.metadata()?, other.metadata()?);
+    if (own.uid(), own.gid()) != (wanted.uid(), wanted.gid()) {
+        // Only the superuser may give files away; whoever else makes a copy owns it.
+        let _ = std::os::unix::fs::fchown(file, Some(wanted.uid()), Some(wanted.gid()));
+    }
+    // Its owner can write it, as whoever makes it has to.
+    file.set_permissions(Permissions::from_mode(wanted.mode() | 0o200))
 }
 
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {

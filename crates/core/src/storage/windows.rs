@@ -31,11 +31,26 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 /// Serial number of the volume, and the file's index on it.
 pub fn file_id(file: &File) -> io::Result<FileId> {
+    let info = information(file)?;
+    let inode = (u64::from(info.nFileIndexHigh) << 32) | u64::from(info.nFileIndexLow);
+    Ok(FileId { device: u64::from(info.dwVolumeSerialNumber), inode })
+}
+
+/// How many names a file has.
+pub fn names(file: &File) -> io::Result<u64> {
+    Ok(information(file)?.nNumberOfLinks.into())
+}
+
+fn information(file: &File) -> io::Result<BY_HANDLE_FILE_INFORMATION> {
     let mut info = BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: the handle is open, and `info` is the structure that the call fills.
     check(unsafe { GetFileInformationByHandle(file.as_raw_handle(), &mut info) })?;
-    let inode = (u64::from(info.nFileIndexHigh) << 32) | u64::from(info.nFileIndexLow);
-    Ok(FileId { device: u64::from(info.dwVolumeSerialNumber), inode })
+    Ok(info)
+}
+
+/// Nothing to do: a new file inherits what its directory grants.
+pub fn share_like(_file: &File, _other: &File) -> io::Result<()> {
+    Ok(())
 }
 
 pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {

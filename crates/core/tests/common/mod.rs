@@ -216,7 +216,10 @@ impl Model {
         let mut all: Vec<(f64, f64)> =
             self.records.values().map(|record| self.distance(query, record)).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let Some(&(bound, bound_tolerance)) = all.get(k.min(all.len()).wrapping_sub(1)) else { return 1.0 };
+        let nearest = &all[..k.min(all.len())];
+        let Some(&(bound, _)) = nearest.last() else { return 1.0 };
+        // Rounding may have put any of them behind one that is not.
+        let bound_tolerance = nearest.iter().fold(0.0f64, |most, (_, tolerance)| most.max(*tolerance));
         let right = hits.ids.iter().filter(|id| {
             let (distance, tolerance) = self.distance(query, &self.records[id]);
             distance <= bound + tolerance + bound_tolerance
