@@ -356,6 +356,10 @@ impl Engine {
         self.catch_up(&mut committed)?;
         let commit = self.next_commit(&committed.superblock);
         let watermark = commit.watermark;
+        let last = &committed.superblock.commit;
+        let written = commit.generation.saturating_sub(last.generation);
+        // A little that was changed in much: then a flush shall cost what was changed, and walks a little more.
+        let little = written * 8 < commit.count && (written > 0 || commit.count != last.count);
         let next = Superblock { commit, ..committed.superblock.clone() };
         let other = 1 - committed.slot;
         // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
@@ -365,6 +369,9 @@ impl Engine {
         let written = self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode());
         written.inspect_err(|_| self.stop_writers())?;
         self.sync_data()?;
+        if little {
+            self.store.use_small_pages();
+        }
         *committed = Committed { superblock: next, slot: other };
         shared.watermark.store(watermark, Ordering::Release);
         shared.commits.store(commit.number, Ordering::Release);

@@ -103,8 +103,12 @@ fn the_file_stays_as_big_as_its_data_while_it_grows() {
     let mut rng = Rng::new(4);
     let dir = image::memory_dir();
     let path = dir.path().join("plane");
-    let shapes =
-        [(128, 200_000, Precision::Int8), (1024, 20_000, Precision::Int8), (24, 400_000, Precision::F32)];
+    let shapes = [
+        (128, 200_000, Precision::Int8),
+        (1024, 200_000, Precision::Int8),
+        (2048, 200_000, Precision::Int8),
+        (24, 400_000, Precision::F32),
+    ];
     for (dims, most, precision) in shapes {
         let options = CreateOptions {
             precision,

@@ -32,11 +32,12 @@ pub const HEADER_BYTES: usize = 131_072;
 
 /// Extents start and end on multiples of this, which every mapping granularity divides.
 pub const EXTENT_ALIGN: u64 = 65_536;
-/// Extents of a region past `LARGE_REGION` start and end on multiples of this, in the file as in memory, so that the
-/// kernel can map them with huge pages.
+/// Once the slots take `LARGE_REGION`, extents start and end on multiples of this, in the file as in memory, so that the
+/// kernel can map huge pages.
 pub const LARGE_ALIGN: u64 = 2 << 20;
-/// Size from which a region grows by `LARGE_ALIGN`.
-pub const LARGE_REGION: u64 = 8 << 20;
+/// See `LARGE_ALIGN`. Smaller planes would pay for it with space that F1 does not grant, and the processor's TLB reaches
+/// far enough for them.
+pub const LARGE_REGION: u64 = 32 << 20;
 /// What slots may not straddle when that wastes little.
 pub const PAGE_BYTES: u32 = 4096;
 /// Cache line: slots are aligned to it.

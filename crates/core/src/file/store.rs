@@ -1,7 +1,7 @@
 //! An open plane's file: typed views of its parts, and growth.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::addresses::Addresses;
 use super::extents::Extent;
@@ -50,6 +50,8 @@ pub struct Store {
     growth: Mutex<Growth>,
     mapped_extents: AtomicU32,
     capacity: AtomicU32,
+    /// Slots may lie in huge pages: see `use_small_pages`.
+    huge_pages: AtomicBool,
 }
 
 /// Bytes of addresses to reserve for each region of a plane that grows to `nodes` records and has `file_bytes` now.
@@ -105,6 +107,8 @@ impl Store {
             growth: Mutex::new(Growth { extents: 0, file_end: HEADER_BYTES as u64 }),
             mapped_extents: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
+            // Whoever filled the file may have left some.
+            huge_pages: AtomicBool::new(true),
         })
     }
 
@@ -307,30 +311,42 @@ impl Store {
         let mapped = self.map.mapped(region) as u64;
         // An eighth at a time keeps the slack of all regions together under F1's bound, and the table short.
         let wanted = bytes.max(mapped / 8).max(1);
-        let (bytes, offset) = if mapped >= LARGE_REGION {
+        let large = self.map.mapped(RegionKind::Slots) as u64 >= LARGE_REGION;
+        let (bytes, offset) = if large {
             (wanted.next_multiple_of(LARGE_ALIGN), growth.file_end.next_multiple_of(LARGE_ALIGN))
         } else {
-            // Small steps end exactly where the large ones begin, unless that were too short.
+            // Small steps end exactly where the large ones begin.
             let bytes = wanted.next_multiple_of(EXTENT_ALIGN);
-            let past = mapped + bytes > LARGE_REGION;
-            (
-                if past { (mapped + bytes).next_multiple_of(LARGE_ALIGN) - mapped } else { bytes },
-                growth.file_end,
-            )
+            let past = region == RegionKind::Slots && mapped + bytes > LARGE_REGION;
+            let bytes = if past { (mapped + bytes).next_multiple_of(LARGE_ALIGN) - mapped } else { bytes };
+            (bytes, growth.file_end)
         };
         if growth.extents as usize >= EXTENT_COUNT_MAX || !self.map.has_room(region, bytes as usize) {
             return Err(Error::Full { max_nodes: u64::from(self.capacity()) });
         }
         let extent = Extent { offset, bytes, region };
-        self.storage.allocate(extent.offset, extent.bytes)?;
+        // With what is skipped for the alignment: the file has no holes.
+        self.storage.allocate(growth.file_end, extent.offset + extent.bytes - growth.file_end)?;
         let index = growth.extents;
         moment();
         extent.write(&self.extent_entries()[index as usize], index, &self.uuid);
         moment();
         self.map_extent(&mut growth, extent)?;
+        if large && region == RegionKind::Slots {
+            // Whoever fills it dirties all of it. Walks over huge pages take three quarters to four fifths of the time.
+            self.map.prefer_huge_pages(region, mapped as usize);
+            self.huge_pages.store(true, Ordering::Relaxed);
+        }
         protocol::announce(&self.shared().extent_count, index + 1);
         moment();
         Ok(())
+    }
+
+    /// Gives up huge pages, of which one changed byte makes a sync write all. After a sync, when they are clean.
+    pub fn use_small_pages(&self) {
+        if self.huge_pages.swap(false, Ordering::Relaxed) {
+            self.map.split_huge_pages(RegionKind::Slots);
+        }
     }
 
     /// Makes room for `records` records in every region. The caller holds the writer's turn.

@@ -111,6 +111,26 @@ impl Map {
         Ok(())
     }
 
+    /// Asks for huge pages from `at` on in a region. Only pages not yet touched become huge.
+    pub fn prefer_huge_pages(&self, region: RegionKind, at: usize) {
+        let region = &self.regions[region as usize];
+        if let Some(range) = &region.range {
+            range.prefer_huge_pages(region.start + at, self.mapped_from(region, at));
+        }
+    }
+
+    /// Splits a region's huge pages, those that are clean and no other process has mapped.
+    pub fn split_huge_pages(&self, region: RegionKind) {
+        let region = &self.regions[region as usize];
+        if let Some(range) = &region.range {
+            range.split_huge_pages(region.start, self.mapped_from(region, 0), LARGE_ALIGN as usize);
+        }
+    }
+
+    fn mapped_from(&self, region: &RegionMap, at: usize) -> usize {
+        region.mapped.load(Ordering::Acquire).saturating_sub(at)
+    }
+
     /// Has the next sync write every page of the header and of the regions again. For recovery, which is alone with them:
     /// after a failed sync a kernel may hold pages that the disk never got for clean.
     pub fn dirty_everything(&self) {

@@ -5,6 +5,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::file::layout::PAGE_BYTES;
+
 /// A mapped part of the file, wherever the kernel put it.
 pub struct View {
     start: *mut u8,
@@ -64,6 +67,16 @@ impl Range {
         map_file(self.start.wrapping_add(at), file, offset, bytes, writable).map(|_| ())
     }
 
+    /// Asks that pages of the `bytes` mapped bytes at `at` that are not in memory yet come as huge ones.
+    pub fn prefer_huge_pages(&self, at: usize, bytes: usize) {
+        advise_huge(self.start.wrapping_add(at), bytes);
+    }
+
+    /// Splits the clean huge pages, each `huge` bytes long, among the `bytes` mapped bytes at `at`.
+    pub fn split_huge_pages(&self, at: usize, bytes: usize, huge: usize) {
+        split_huge(self.start.wrapping_add(at), bytes, huge);
+    }
+
     /// Hands stores into the `bytes` mapped bytes at `at` over to the file.
     pub fn flush(&self, at: usize, bytes: usize) -> io::Result<()> {
         flush(self.start.wrapping_add(at), bytes)
@@ -85,6 +98,30 @@ fn map_file(at: *mut u8, file: &File, offset: u64, bytes: usize, writable: bool)
         unsafe { libc::mmap(at.cast(), bytes, protection, flags, file.as_raw_fd(), offset as libc::off_t) };
     if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address.cast()) }
 }
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn advise_huge(start: *mut u8, bytes: usize) {
+    // Kernels without huge pages for files refuse, and nothing is lost.
+    // SAFETY: the range is mapped; advice changes none of its contents.
+    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn split_huge(start: *mut u8, bytes: usize, huge: usize) {
+    // SAFETY: the range is mapped; advice changes none of its contents.
+    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    for at in (0..bytes).step_by(huge) {
+        // A huge page of which a part is said to be cold is split, to tell that part from the rest (Linux 5.4).
+        // SAFETY: as above.
+        unsafe { libc::madvise(start.wrapping_add(at).cast(), PAGE_BYTES as usize, libc::MADV_COLD) };
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+fn advise_huge(_start: *mut u8, _bytes: usize) {}
+
+#[cfg(target_vendor = "apple")]
+fn split_huge(_start: *mut u8, _bytes: usize, _huge: usize) {}
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn flush(_start: *mut u8, _bytes: usize) -> io::Result<()> {

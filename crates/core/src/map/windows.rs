@@ -172,6 +172,12 @@ impl Range {
         }
     }
 
+    /// Windows has no huge pages for files.
+    pub fn prefer_huge_pages(&self, _at: usize, _bytes: usize) {}
+
+    /// See `prefer_huge_pages`.
+    pub fn split_huge_pages(&self, _at: usize, _bytes: usize, _huge: usize) {}
+
     /// Hands stores into the `bytes` mapped bytes at `at` over to the file.
     pub fn flush(&self, at: usize, bytes: usize) -> io::Result<()> {
         // One call cannot flush several views. The lock is not kept: views stay until the range is dropped, and growth
