@@ -1,6 +1,7 @@
 'use strict'
 
 const { fileURLToPath } = require('node:url')
+const { isLarge, pieces } = require('./input.js')
 const binding = require('./load.js')
 const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 
@@ -61,6 +62,8 @@ class Plane {
   #native
   #info
   #closing
+  /** Settles when the last large batch has been copied; undefined when none is being copied. */
+  #copying
 
   constructor(native) {
     if (!(native instanceof binding.NativePlane)) {
@@ -128,14 +131,32 @@ class Plane {
     const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys) || keys instanceof ArrayBuffer ||
       keyEnds !== undefined || threads !== undefined
     const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
-    const start = (control) =>
-      this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, control)
+    const start = (control) => this.#inTurn(() => isLarge(vectors) || isLarge(given.keys)
+      ? this.#writeLarge(upsert, vectors, given, control)
+      : this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, control))
     return followed(start, given.signal, given.onProgress, () => vectors.length / this.dims)
   }
 
+  /** Copies piece by piece, so that the event loop turns in between; what is called meanwhile and must come later waits. */
+  async #writeLarge(upsert, vectors, { keys, keyEnds, threads }, control) {
+    this.#native.stage(control)
+    const copy = async () => {
+      for await (const piece of pieces('vectors', vectors)) control.stageVectors(piece, vectors.length)
+      for await (const piece of pieces('keys', keys)) control.stageKeys(piece, keys.length)
+    }
+    const copying = copy()
+    const done = copying.catch(() => {}).then(() => { if (this.#copying === done) this.#copying = undefined })
+    this.#copying = done
+    await copying
+    return control.write(upsert, keyEnds, threads)
+  }
+
+  /** Calls at once, or after the large batches that were given earlier have been copied. */
+  #inTurn(call) { return this.#copying === undefined ? call() : this.#copying.then(() => this.#inTurn(call)) }
+
   remove(id) { return this.#native.remove(id) }
   removeBatch(ids) { return this.#native.removeBatch(ids) }
-  async removeBatchAsync(ids) { return this.#native.removeBatchAsync(ids) }
+  async removeBatchAsync(ids) { return this.#inTurn(() => this.#native.removeBatchAsync(ids)) }
   removeKey(key) { return this.#native.removeKey(key) }
 
   has(key) { return this.#native.idOf(key) !== null }
@@ -192,7 +213,7 @@ class Plane {
     const given = typeof options === 'string' || options instanceof URL ? { path: options } : known(COMPACT_OPTIONS, options)
     const { path, overwrite, renumber, onProgress, signal } = given
     if (overwrite && path === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', 'overwrite needs a path')
-    const start = (control) => this.#native.compact(fileOf(path), overwrite, renumber, control)
+    const start = (control) => this.#inTurn(() => this.#native.compact(fileOf(path), overwrite, renumber, control))
     return followed(start, signal, onProgress)
   }
 }

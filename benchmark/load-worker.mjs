@@ -1,10 +1,11 @@
 // One worker of benchmark/load.mjs: searches, inserts or removes on the plane that all of them have open, until told to
 // stop. Which records are live is kept in memory that all workers share. A spinner only keeps a core busy.
+import v8 from 'node:v8'
 import { parentPort, workerData } from 'node:worker_threads'
 import { Plane } from '../index.mjs'
 import { CLOCK, LEAVING, LIVE, LIVE_COUNT, NEXT, PHASE, SPINNING, STOP, keyOf, mulberry, vectorOf } from './load-records.mjs'
 
-const { role, index, file, dims, target, words, states, serialOf, queries } = workerData
+const { role, index, file, dims, target, words, states, serialOf, heaps, queries } = workerData
 const K = 10
 const EF = 128
 /** A cosine distance that was scored with the f32 copy is within this of the true one: docs/accuracy.md. */
@@ -15,8 +16,12 @@ const plane = Plane.open(file)
 const random = mulberry(1000 + index)
 const found = { role, calls: 0, records: 0, malformed: 0, ghosts: 0, examples: [] }
 const stopped = () => Atomics.load(words, STOP) !== 0
-/** Lets callbacks of promises and timers run. */
-const breathe = () => new Promise((resolve) => setImmediate(resolve))
+/** Lets callbacks of promises and timers run, and tells how much memory JavaScript has here. */
+const breathe = () => {
+  const { total_physical_size, external_memory } = v8.getHeapStatistics()
+  heaps[index] = total_physical_size + external_memory
+  return new Promise((resolve) => setImmediate(resolve))
+}
 const roles = { searcher, inserter, remover, timer, spinner }
 
 await roles[role]()

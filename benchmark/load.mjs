@@ -16,6 +16,7 @@ import path from 'node:path'
 import process from 'node:process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
+import v8 from 'node:v8'
 import { Worker } from 'node:worker_threads'
 import { fixtures, rowOf } from '../fixtures/load.mjs'
 import { Plane } from '../index.mjs'
@@ -31,6 +32,7 @@ const BESIDE_BOUND = 3
 const RECORDS_PER_SECOND_MAX = 40_000
 const REPEATS = 5
 const PHASE_MS = 1_500
+const ROLES = ['searcher', 'searcher', 'searcher', 'searcher', 'inserter', 'inserter', 'remover']
 /** Phases of a round beside batches, in order: threads of a batch, and threads that only keep a core busy. */
 const PHASES = [
   { label: 'idle' },
@@ -82,13 +84,13 @@ async function mixed() {
   const capacity = target + Math.ceil(seconds * RECORDS_PER_SECOND_MAX)
   const shared = (length) => new Int32Array(new SharedArrayBuffer(4 * length))
   const words = shared(WORDS)
+  const heaps = new Float64Array(new SharedArrayBuffer(8 * ROLES.length))
   // Written once, so that following the records does not look like growth of the plane's memory.
-  const data = { file, dims: DIMS, target, words, states: shared(capacity).fill(0), serialOf: shared(2 * target) }
+  const data = { file, dims: DIMS, target, words, states: shared(capacity).fill(0), serialOf: shared(2 * target), heaps }
   await fillUp(plane, data)
   say(`\nmixed load: ${target} records of ${DIMS} dims, ${minutes} min, 4 searchers, 2 inserters, 1 remover, a flush a second`)
-  say('     s    records   inserted   RSS MB   of it anonymous   file MB   flush ms')
-  const roles = ['searcher', 'searcher', 'searcher', 'searcher', 'inserter', 'inserter', 'remover']
-  const workers = Promise.all(roles.map((role, index) => startWorker(role, index, data)))
+  say('     s    records   inserted   RSS MB   anonymous   not JavaScript   file MB   flush ms')
+  const workers = Promise.all(ROLES.map((role, index) => startWorker(role, index, data)))
   let failed
   workers.catch((error) => (failed = error))
   const samples = []
@@ -96,7 +98,7 @@ async function mixed() {
   while (performance.now() - started < seconds * 1e3 && !failed) {
     const flushed = performance.now()
     await plane.flushAsync()
-    samples.push(sample(plane, words, (performance.now() - started) / 1e3, performance.now() - flushed))
+    samples.push({ s: (performance.now() - started) / 1e3, flush_ms: performance.now() - flushed, ...sample(plane, data) })
     if ((samples.length - 1) % Math.max(1, Math.round(seconds / 12)) === 0) sayLine(samples.at(-1))
     await sleep(1_000)
   }
@@ -125,9 +127,12 @@ async function fillUp(plane, { words, states, serialOf }) {
   words[NEXT] = words[LIVE_COUNT] = target
 }
 
-function sample(plane, words, s, flush_ms) {
+function sample(plane, { words, heaps }) {
+  const { total_physical_size, external_memory } = v8.getHeapStatistics()
   const rss = process.memoryUsage.rss()
-  return { s, live: plane.count, serials: Atomics.load(words, NEXT), rss, anonymous: anonymousBytes(), file: plane.stats().fileBytes, flush_ms }
+  const anonymous = anonymousBytes()
+  const native = anonymous - heaps.reduce((sum, bytes) => sum + bytes, total_physical_size + external_memory)
+  return { live: plane.count, serials: Atomics.load(words, NEXT), rss, anonymous, native, file: plane.stats().fileBytes }
 }
 
 /** Resident memory without the pages of the mapped file; NaN where the system does not tell. */
@@ -139,10 +144,10 @@ function anonymousBytes() {
   }
 }
 
-function sayLine({ s, live, serials, rss, anonymous, file, flush_ms }) {
-  const megabytes = (bytes) => (bytes / 1e6).toFixed(1)
-  const cells = [s.toFixed(0), live, serials, megabytes(rss), megabytes(anonymous), megabytes(file), flush_ms.toFixed(0)]
-  say(cells.map((cell, i) => String(cell).padStart([6, 11, 11, 9, 18, 10, 11][i])).join(''))
+function sayLine({ s, live, serials, rss, anonymous, native, file, flush_ms }) {
+  const sizes = [rss, anonymous, native, file].map((bytes) => (bytes / 1e6).toFixed(1))
+  const cells = [s.toFixed(0), live, serials, ...sizes, flush_ms.toFixed(0)]
+  say(cells.map((cell, i) => String(cell).padStart([6, 11, 11, 9, 12, 17, 10, 11][i])).join(''))
 }
 
 /** At the quiet point after the load: the plane holds what the workers left in it, and every record finds itself. */
@@ -184,7 +189,7 @@ function reportMixed(found, samples, after) {
   result.examples.forEach((text) => say(`  ${text}`))
   say(`afterwards: ${after.count} records for ${after.expected}, keys astray ${after.wrong.length}, verify ${after.verified ? 'ok' : JSON.stringify(after.report)}`)
   say(`self-recall@${K} at ef ${EF}: ${after.self_recall.toFixed(5)}, at least ${SELF_RECALL_MIN}`)
-  for (const name of ['rss', 'anonymous', 'file']) {
+  for (const name of ['rss', 'anonymous', 'native', 'file']) {
     say(`${name.padEnd(9)} MB, mean of each quarter: ${[0, 1, 2, 3].map((i) => mean(quarter(i), name).toFixed(1)).join(', ')}`)
   }
   return result

@@ -3,6 +3,7 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `plane.rs` | the class behind `Plane`: each method reads check -> call core -> convert |
+//! | `control.rs` | a batch on its way in, and whether a call is to stop |
 //! | `task.rs` | work that leaves the event loop |
 //! | `convert.rs` | JS values <-> core types |
 //! | `error.rs` | core errors -> JS errors with `code` |
@@ -12,6 +13,7 @@
 // In unit tests nobody registers what is exported.
 #![cfg_attr(test, allow(dead_code))]
 
+mod control;
 mod convert;
 mod error;
 mod plane;

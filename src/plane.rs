@@ -9,13 +9,13 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    Batch, BatchOutcome, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result,
-    VerifyReport,
+    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result, VerifyReport,
 };
 
+use crate::control::{NativeControl, Staged};
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
-use crate::task::{Control, Shared, on_pool, on_thread};
+use crate::task::{Shared, on_pool, on_thread};
 
 const METRICS: [(&str, core::Metric); 3] = [
     ("cosine", core::Metric::Cosine),
@@ -38,42 +38,6 @@ const SYNC_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 #[napi]
 pub fn set_plane_error(env: Env, plane_error: Any) -> napi::Result<()> {
     error::set_plane_error_class(env.raw(), plane_error.0.raw())
-}
-
-/// Follows a call and stops it.
-#[napi]
-#[derive(Default)]
-pub struct NativeControl(Arc<Control>);
-
-#[napi]
-impl NativeControl {
-    #[napi(constructor)]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    #[napi]
-    pub fn abort(&self) {
-        self.0.abort();
-    }
-
-    #[napi(getter)]
-    pub fn done(&self) -> f64 {
-        self.0.done() as f64
-    }
-
-    #[napi(getter)]
-    pub fn total(&self) -> f64 {
-        self.0.total() as f64
-    }
-}
-
-/// JavaScript holds the control for as long as it waits for the call, so this is the end of a worker in the middle of it:
-/// nobody will hear of the rest.
-impl Drop for NativeControl {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// An open plane; empty once closed.
@@ -100,7 +64,7 @@ impl NativePlane {
         control: &NativeControl,
     ) -> napi::Result<Returned> {
         let options = open_options(options.0).map_err(|failure| failure.raise(env.raw()))?;
-        let control = Arc::clone(&control.0);
+        let control = control.shared();
         let open = move || {
             control.check()?;
             Ok(Plane::open_with_progress(&path.0, &options, &|done, total| control.advance_of(done, total))?)
@@ -189,21 +153,15 @@ impl NativePlane {
         threads: Threads,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
-        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
-        let lane = Some(Arc::clone(&shared));
-        let write = if upsert { Plane::upsert_batch } else { Plane::insert_batch };
-        let work = move || {
-            let batch = Batch { vectors: &vectors.0, keys: &keys.0, key_ends: &key_ends.0 };
-            let outcome = write(shared.writing(), batch, threads.0, &|done| control.advance(done))?;
-            match outcome.fault {
-                Some(fault) => Err(Failure::Batch { fault, ids: outcome.ids }),
-                None => {
-                    control.advance(outcome.ids.len());
-                    Ok(outcome)
-                }
-            }
-        };
-        on_thread(&env, lane, work, batch_to_js)
+        let staged = Staged { shared: self.shared(env)?, vectors: vectors.0, keys: keys.0 };
+        staged.write(env, upsert, key_ends, threads, control)
+    }
+
+    /// Starts a batch that `control` takes piece by piece; a handle that is closed meanwhile waits for it.
+    #[napi]
+    pub fn stage(&self, env: Env, control: &NativeControl) -> napi::Result<()> {
+        control.stage(self.shared(env)?);
+        Ok(())
     }
 
     #[napi]
@@ -279,7 +237,7 @@ impl NativePlane {
         control: Option<&NativeControl>,
     ) -> napi::Result<Returned> {
         let (shared, query) = (self.shared(env)?, Query(vector, k, ef, filter, expansion, rerank));
-        let control = control.map(|control| Arc::clone(&control.0)).unwrap_or_default();
+        let control = control.map(|control| control.shared()).unwrap_or_default();
         let search = move || {
             control.check()?;
             Ok(query.search(shared.plane())?)
@@ -352,7 +310,7 @@ impl NativePlane {
         overwrite: Overwrite,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
-        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
+        let (shared, control) = (self.shared(env)?, control.shared());
         let copy = move || {
             let progress = |done, total| control.advance_of(done, total);
             Ok(shared.plane().snapshot(&path.0, overwrite.0, &progress)?)
@@ -369,7 +327,7 @@ impl NativePlane {
         renumber: Renumber,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
-        let (shared, control) = (self.shared(env)?, Arc::clone(&control.0));
+        let (shared, control) = (self.shared(env)?, control.shared());
         let lane = Some(Arc::clone(&shared));
         let options = CompactOptions { path: path.0, overwrite: overwrite.0, renumber: renumber.0 };
         let compact = move || {
@@ -476,22 +434,6 @@ fn milliseconds(number: u32) -> Duration {
 
 fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
-}
-
-fn batch_to_js(env: sys::napi_env, outcome: BatchOutcome) -> napi::Result<sys::napi_value> {
-    let wrapped = Env::from_raw(env);
-    let mut rejected = wrapped.create_array(outcome.rejected.len() as u32)?;
-    for (i, rejection) in outcome.rejected.iter().enumerate() {
-        let mut object = Object::new(&wrapped)?;
-        object.set("index", rejection.index)?;
-        object.set("code", rejection.code.as_str())?;
-        object.set("reason", rejection.reason.as_str())?;
-        rejected.set(i as u32, object)?;
-    }
-    let mut object = Object::new(&wrapped)?;
-    object.set("ids", ids(env, &outcome.ids)?)?;
-    object.set("rejected", rejected)?;
-    Ok(object.raw())
 }
 
 fn compacted_to_js(env: sys::napi_env, compacted: (Compacted, bool)) -> napi::Result<sys::napi_value> {
