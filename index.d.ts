@@ -467,7 +467,7 @@ export class Plane {
   /**
    * Adds many records, on threads of its own: `vectors` holds `count * dims` components, one record after the other.
    * Batches on one handle run one after another, in the order of the calls, and searches go on beside them. The arrays are
-   * copied before the call returns up to 4 MB; larger ones are copied 4 MB at a time, with turns of the event loop in between,
+   * copied before the call returns up to 16 MiB; larger ones 4 MiB at a time, with turns of the event loop in between,
    * so leave them as they are until the promise settles (`ERR_INVALID_ARG_VALUE` when one is detached meanwhile).
    *
    * A record that is bad for its own sake is listed in `rejected`, and the others land. Whatever stops the batch as a whole

@@ -1,14 +1,15 @@
 'use strict'
 
-// Input is copied before a call returns. What would take longer than a moment is copied in pieces between which the event
-// loop turns.
+// Input is copied before a call returns, so that its arrays may be used again at once. What would take longer than a moment
+// (a megabyte takes up to a millisecond) is copied in pieces between which the event loop turns.
 
 const { coded } = require('./options.js')
 
+const LARGE_BYTES = 16 << 20
 const PIECE_BYTES = 4 << 20
 
-/** Whether an argument is a typed array of several pieces. */
-const isLarge = (array) => ArrayBuffer.isView(array) && !(array instanceof DataView) && array.byteLength > PIECE_BYTES
+/** Whether an argument is a typed array to be copied in pieces. */
+const isLarge = (array) => ArrayBuffer.isView(array) && !(array instanceof DataView) && array.byteLength > LARGE_BYTES
 
 /** The pieces of a typed array, each in a turn of its own; of anything else, the whole. */
 async function* pieces(name, array) {

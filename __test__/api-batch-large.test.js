@@ -8,8 +8,8 @@ const { test } = require('node:test')
 const { failure, optionsPlane, packKeys } = require('./helpers.js')
 
 const DIMS = 1024
-/** 16 MB, four pieces. */
-const ROWS = 4096
+/** 20 MB, five pieces. */
+const ROWS = 5120
 /** Links cost time and do not matter here. */
 const OPTIONS = { dims: DIMS, M: 2, efConstruction: 1, rerank: 'none', keyCap: 8, uniqueKeys: true }
 
@@ -80,7 +80,7 @@ test('an abort, a transfer and a wrong type on the way add nothing', async (t) =
   assert.deepEqual([error.name, error.code], ['TypeError', 'ERR_INVALID_ARG_VALUE'])
   assert.match(error.message, /vectors was detached/)
 
-  for (const wrong of [new Float64Array(1 << 20), new DataView(new ArrayBuffer(8 << 20))]) {
+  for (const wrong of [new Float64Array(3 << 20), new DataView(new ArrayBuffer(24 << 20))]) {
     assert.equal((await failure(() => plane.insertBatch(wrong, keysOf('r', ROWS)))).code, 'ERR_INVALID_ARG_TYPE')
   }
   const { keys, keyEnds } = keysOf('r', ROWS)
