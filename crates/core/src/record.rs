@@ -157,7 +157,11 @@ pub unsafe fn key(store: &Store, id: u32) -> Option<&[u8]> {
     let at = if len <= store.layout.key_inline as usize {
         store.key_entry(id).wrapping_add(4)
     } else if len <= KEY_BYTES_MAX {
-        store.heap(unit, len)?
+        // The record may be younger than what this handle has mapped: the heap can have grown for its key.
+        store.heap(unit, len).or_else(|| {
+            store.refresh().ok()?;
+            store.heap(unit, len)
+        })?
     } else {
         return None;
     };
