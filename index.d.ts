@@ -563,7 +563,8 @@ export class Plane {
    * Makes everything that was acknowledged before the call durable: it survives a killed process, a crashed system and a
    * power cut. Then sets the watermark, if one is given.
    *
-   * Blocks until the disk has answered; prefer {@link Plane.flushAsync}. A failed sync (`EIO`, `ENOSPC`, ...) stops all
+   * Costs what was changed, but the first small flush after a large load on Linux may write as much as the slots take
+   * (`stats().slotBytes * count`). Blocks until the disk has answered; prefer {@link Plane.flushAsync}. A failed sync (`EIO`, `ENOSPC`, ...) stops all
    * writes with `PLANE_SYNC_FAILED` until the plane is opened again.
    */
   flush(watermark?: number): void
