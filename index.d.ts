@@ -81,6 +81,10 @@ export type PlaneErrorCode =
   | 'PLANE_KEY_EXISTS'
   /** The key is too long, or the plane keeps no keys. */
   | 'PLANE_KEY_UNSTORABLE'
+  /** No record has the key after which an iteration was to go on. */
+  | 'PLANE_KEY_NOT_FOUND'
+  /** `compact` gave the records new ids while they were iterated over. */
+  | 'PLANE_RENUMBERED'
   /** A fault in vecplane itself; please report it. */
   | 'PLANE_INTERNAL'
   /** The caller's signal stopped the call; `name` is `'AbortError'` and `cause` the signal's reason. */
@@ -147,6 +151,37 @@ export interface OpenAsyncOptions extends OpenOptions {
   signal?: AbortSignal
 }
 
+/**
+ * Which records a query may return: bit `id & 7` of byte `id >> 3`, where missing bits mean not allowed and bits past the
+ * last id mean nothing; or those with certain keys. A filter never shortens an answer: `k` hits come back whenever `k`
+ * allowed records exist.
+ */
+export type Filter = Uint8Array | KeyFilter
+
+/** The records with these keys; keys that no record has mean nothing. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). */
+export interface KeyFilter {
+  /** Looked up at the time of the search, and copied before the call returns. */
+  keys: Iterable<Key>
+}
+
+/** Where an iteration begins. */
+export interface RecordsOptions {
+  /**
+   * Goes on behind the record that has this key (needs `uniqueKeys`; `PLANE_KEY_NOT_FOUND` when no record has it), or behind
+   * an id given as a number. Default: begins with the first record.
+   */
+  after?: Key | number
+}
+
+/** A record, as iteration gives it. All of it is the caller's own. */
+export interface PlaneRecord {
+  id: number
+  /** Empty when the record has no key. */
+  key: Buffer
+  /** As {@link Plane.getById} gives it. */
+  vector: Float32Array
+}
+
 /** What a query asks for. */
 export interface SearchOptions {
   /** Hits wanted, 0 to 1,048,576. Fewer matches give a shorter answer, never an error. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
@@ -156,8 +191,8 @@ export interface SearchOptions {
    * Default `max(128, 4 * k)`. Fails with `ERR_OUT_OF_RANGE`.
    */
   ef?: number
-  /** Ids that may be returned: bit `id & 7` of byte `id >> 3`. Missing bits mean not allowed. Default: every id. */
-  filter?: Uint8Array | null
+  /** Which records may be returned. Default: all of them. */
+  filter?: Filter | null
   /** Whether to score final candidates with the exact copy, where the plane keeps one. Default true. */
   rerank?: boolean
 }
@@ -172,7 +207,7 @@ export interface ExactSearchOptions {
   /** Hits wanted, 0 to 1,048,576. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
   k?: number
   /** As in {@link SearchOptions}. */
-  filter?: Uint8Array | null
+  filter?: Filter | null
 }
 
 export interface InsertBatchOptions {
@@ -521,6 +556,25 @@ export class Plane {
   get(key: Key): Float32Array | undefined
   /** Vector of a live record, as in {@link Plane.get}; undefined when there is no such record. The caller's own. */
   getById(id: number): Float32Array | undefined
+  /**
+   * {@link Plane.get} for many keys at once: in the order of the keys, the vector of each, or undefined where no record has
+   * it. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). The arrays are the caller's own.
+   */
+  getMany(keys: Iterable<Key>): (Float32Array | undefined)[]
+  /**
+   * Iterates over all live records, ascending by id, reading about a megabyte at a time, so that memory is bounded whatever
+   * the plane holds. To go on later, in this process or another, pass the last key (or id) as `after`.
+   *
+   * It may run beside writers, and ends whatever they add. A record that keeps its id from the first step to the last is given
+   * exactly once, as it is; one that is added, removed or replaced meanwhile may be given or not (an `upsert` gives the key
+   * another id, so it may even be given as it was and again as it is). When `compact` with `renumber` gives the records new
+   * ids, the next chunk fails with `PLANE_RENUMBERED`; other compactions do not disturb it.
+   *
+   * Fails at once with `ERR_INVALID_ARG_VALUE`, `ERR_OUT_OF_RANGE`, `PLANE_KEY_NOT_FOUND`.
+   */
+  records(options?: RecordsOptions): IterableIterator<PlaneRecord>
+  /** {@link Plane.records} from the first record on. */
+  [Symbol.iterator](): IterableIterator<PlaneRecord>
 
   /**
    * Finds nearest neighbours, on the libuv pool.
@@ -537,7 +591,7 @@ export class Plane {
     vector: Float32Array,
     k: number,
     ef?: number,
-    filter?: Uint8Array | null,
+    filter?: Filter | null,
     filterExpansion?: number,
   ): Promise<SearchHits>
   /** {@link Plane.search} on the calling thread. Fails like it. */
@@ -546,7 +600,7 @@ export class Plane {
     vector: Float32Array,
     k: number,
     ef?: number,
-    filter?: Uint8Array | null,
+    filter?: Filter | null,
     filterExpansion?: number,
   ): SearchHits
   /**

@@ -4,6 +4,7 @@ const { fileURLToPath } = require('node:url')
 const { isLarge, pieces } = require('./input.js')
 const binding = require('./load.js')
 const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
+const { filterOf, keysOf, records } = require('./records.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
@@ -164,15 +165,18 @@ class Plane {
   keyOf(id) { return this.#native.keyOf(id) ?? undefined }
   get(key) { return this.#native.get(key) ?? undefined }
   getById(id) { return this.#native.getById(id) ?? undefined }
+  getMany(keys) { return this.#native.getMany(keysOf(keys)) }
+  records(options) { return records(this.#native, this.dims, options) }
+  [Symbol.iterator]() { return this.records() }
 
   searchSync(vector, ...limits) {
     const { k, ef, filter, filterExpansion, rerank } = asked(SEARCH_SYNC_OPTIONS, ...limits)
-    return new SearchHits(this.#native.searchSync(vector, k, ef, filter, filterExpansion, rerank))
+    return new SearchHits(this.#native.searchSync(vector, k, ef, filterOf(filter), filterExpansion, rerank))
   }
 
   async search(vector, ...limits) {
     const { k, ef, filter, filterExpansion, rerank, signal } = asked(SEARCH_OPTIONS, ...limits)
-    const start = (control) => this.#native.search(vector, k, ef, filter, filterExpansion, rerank, control)
+    const start = (control) => this.#native.search(vector, k, ef, filterOf(filter), filterExpansion, rerank, control)
     const ids = await (signal === undefined ? start() : followed(start, signal))
     if (signal?.aborted) throw Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason })
     return new SearchHits(ids)
@@ -180,7 +184,7 @@ class Plane {
 
   async searchBatch(vectors, options) {
     const { k = K_DEFAULT, ef, filter, rerank, threads } = known(SEARCH_BATCH_OPTIONS, options)
-    const searching = this.#native.searchBatch(vectors, k, ef, filter, rerank, threads)
+    const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter), rerank, threads)
     const queries = vectors.length / this.dims
     const ids = await searching
     const keys = Buffer.from(ids.buffer, 12 * ids.length + 4 * queries)
@@ -191,12 +195,12 @@ class Plane {
 
   searchExact(vector, options) {
     const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
-    return new SearchHits(this.#native.searchExact(vector, k, filter))
+    return new SearchHits(this.#native.searchExact(vector, k, filterOf(filter)))
   }
 
   async searchExactAsync(vector, options) {
     const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
-    return new SearchHits(await this.#native.searchExactAsync(vector, k, filter))
+    return new SearchHits(await this.#native.searchExactAsync(vector, k, filterOf(filter)))
   }
 
   flush(watermark) { return this.#native.flush(watermark) }

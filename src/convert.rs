@@ -74,13 +74,58 @@ arguments! {
     Ids: Vec<u32> = |arg| arg.elements("ids", WORDS);
     K: usize = |arg| arg.count("k", 0, BEAM_MAX);
     Ef: Option<usize> = |arg| arg.given().map(|arg| arg.count("ef", 1, BEAM_MAX)).transpose();
-    Filter: Option<Vec<u8>> = |arg| arg.present().map(|arg| arg.elements("filter", BYTES)).transpose();
+    Filter: Permitted = |arg| arg.present().map_or(Ok(Permitted::default()), Permitted::new);
+    KeyList: Vec<Vec<u8>> = Arg::keys;
+    After: Option<Place> = |arg| arg.given().map(Place::new).transpose();
+    CursorWords: Vec<u32> = |arg| arg.elements("cursor", WORDS);
     Expansion: Option<usize> = |arg| arg.given().map(|arg| arg.count("filterExpansion", 1, BEAM_MAX)).transpose();
     Rerank: bool = |arg| arg.given().map_or(Ok(true), |arg| arg.flag("rerank"));
     Watermark: u64 = |arg| arg.integer("watermark", 0, SAFE_INTEGER_MAX);
     OptionalWatermark: Option<u64> = |arg| {
         arg.given().map(|arg| arg.integer("watermark", 0, SAFE_INTEGER_MAX)).transpose()
     };
+}
+
+/// What a query may return; everything, where a part is missing.
+#[derive(Default)]
+pub struct Permitted {
+    pub bits: Option<Vec<u8>>,
+    pub keys: Option<Vec<Vec<u8>>>,
+}
+
+impl Permitted {
+    /// From bits, or from an object that `index.js` made of what the caller gave.
+    fn new(arg: Arg) -> Outcome<Self> {
+        let keys = match (arg.kind(), arg.view()) {
+            (sys::ValueType::napi_object, None) => arg.option("keys").given(),
+            _ => None,
+        };
+        match keys {
+            Some(keys) => Ok(Permitted { keys: Some(keys.keys()?), ..Permitted::default() }),
+            None => Ok(Permitted { bits: Some(arg.elements("filter", BYTES)?), ..Permitted::default() }),
+        }
+    }
+
+    /// Puts it among what a query asks for.
+    pub fn apply<'a>(&'a self, options: &mut SearchOptions<'a>) {
+        options.filter = self.bits.as_deref();
+        options.keys = self.keys.as_deref();
+    }
+}
+
+/// Where an iteration goes on.
+pub enum Place {
+    AfterId(u32),
+    AfterKey(Vec<u8>),
+}
+
+impl Place {
+    fn new(arg: Arg) -> Outcome<Self> {
+        match arg.kind() {
+            sys::ValueType::napi_number => arg.whole("after").map(Place::AfterId),
+            _ => arg.key("after").map(Place::AfterKey),
+        }
+    }
 }
 
 const BYTES: &str = "a Buffer or Uint8Array";
@@ -152,6 +197,23 @@ impl Arg {
         Arg { value, ..self }
     }
 
+    /// The elements of an array that `index.js` made itself, so that reading it runs none of the caller's code.
+    fn list(self, name: &str) -> Outcome<Vec<Arg>> {
+        let mut length = 0;
+        // SAFETY: as in `option`; anything but an array is refused with a status.
+        let status = unsafe { sys::napi_get_array_length(self.env, self.value, &mut length) };
+        if status != sys::Status::napi_ok {
+            return Err(self.mistyped(name, "an array"));
+        }
+        let element = |i| {
+            let mut value = self.value;
+            // SAFETY: as in `option`.
+            unsafe { sys::napi_get_element(self.env, self.value, i, &mut value) };
+            Arg { value, ..self }
+        };
+        Ok((0..length).map(element).collect())
+    }
+
     /// A boolean.
     pub fn flag(self, name: &str) -> Outcome<bool> {
         self.plain(name, "a boolean")
@@ -200,6 +262,11 @@ impl Arg {
             sys::ValueType::napi_string => self.plain(name, "a string").map(String::into_bytes),
             _ => self.elements(name, "a string, Buffer or Uint8Array"),
         }
+    }
+
+    /// Many keys.
+    fn keys(self) -> Outcome<Vec<Vec<u8>>> {
+        self.list("keys")?.into_iter().map(|arg| arg.key("a key")).collect()
     }
 
     /// A copy of a typed array of exactly this element type.
@@ -293,7 +360,7 @@ impl Query {
         let Query(_, k, ef, filter, expansion, rerank) = self;
         let mut options = SearchOptions::new(k.0);
         options.ef = ef.0;
-        options.filter = filter.0.as_deref();
+        filter.0.apply(&mut options);
         options.filter_expansion = expansion.0.unwrap_or(options.filter_expansion);
         options.rerank = rerank.0;
         options
@@ -330,6 +397,16 @@ pub fn ids(env: sys::napi_env, ids: &[u32]) -> napi::Result<Returned> {
 /// A `Float32Array` of its own memory, if there is a vector.
 pub fn vector(env: sys::napi_env, vector: Option<Vec<f32>>) -> napi::Result<Option<Returned>> {
     vector.map(|vector| typed_array(env, &vector, &[]).map(Returned)).transpose()
+}
+
+/// A `Uint8Array` of its own memory.
+pub fn bytes_to_js(env: sys::napi_env, bytes: &[u8]) -> napi::Result<Returned> {
+    typed_array(env, bytes, &[]).map(Returned)
+}
+
+/// JavaScript's undefined.
+pub fn undefined(env: sys::napi_env) -> napi::Result<Returned> {
+    to_js(env, ()).map(Returned)
 }
 
 /// Whatever napi-rs knows to convert.

@@ -3,6 +3,7 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `plane.rs` | the class behind `Plane`: each method reads check -> call core -> convert |
+//! | `records.rs` | records on their way out |
 //! | `control.rs` | a batch on its way in, and whether a call is to stop |
 //! | `task.rs` | work that leaves the event loop |
 //! | `convert.rs` | JS values <-> core types |
@@ -17,6 +18,7 @@ mod control;
 mod convert;
 mod error;
 mod plane;
+mod records;
 mod task;
 
 /// The version that this binary was built as; the loader refuses any but its own.

@@ -9,7 +9,7 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result, VerifyReport,
+    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result, SearchOptions, VerifyReport,
 };
 
 use crate::control::{NativeControl, Staged};
@@ -264,7 +264,9 @@ impl NativePlane {
 
     #[napi]
     pub fn search_exact(&self, env: Env, vector: Vector, k: K, filter: Filter) -> napi::Result<Returned> {
-        let found = self.read(env, |plane| plane.search_exact(&vector.0, k.0, filter.0.as_deref()))?;
+        let mut options = SearchOptions::new(k.0);
+        filter.0.apply(&mut options);
+        let found = self.read(env, |plane| plane.search_exact_with(&vector.0, &options))?;
         hits(env.raw(), found).map(Returned)
     }
 
@@ -277,7 +279,11 @@ impl NativePlane {
         filter: Filter,
     ) -> napi::Result<Returned> {
         let shared = self.shared(env)?;
-        let search = move || Ok(shared.plane().search_exact(&vector.0, k.0, filter.0.as_deref())?);
+        let search = move || {
+            let mut options = SearchOptions::new(k.0);
+            filter.0.apply(&mut options);
+            Ok(shared.plane().search_exact_with(&vector.0, &options)?)
+        };
         on_pool(&env, search, hits)
     }
 
@@ -380,7 +386,7 @@ impl NativePlane {
         self.0.borrow().clone().ok_or_else(|| Failure::from(Error::Closed).raise(env.raw()))
     }
 
-    fn read<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
+    pub fn read<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
         let shared = self.shared(env)?;
         guarded(|| Ok(call(shared.plane())?)).map_err(|failure| failure.raise(env.raw()))
     }

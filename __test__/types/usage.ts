@@ -9,15 +9,19 @@ import type {
   CompactResult,
   CreateOptions,
   ExactSearchOptions,
+  Filter,
   Hit,
   InsertBatchOptions,
   InsertBatchResult,
   Key,
+  KeyFilter,
   Metric,
   OpenAsyncOptions,
   OpenOptions,
   PlaneErrorCode,
+  PlaneRecord,
   Precision,
+  RecordsOptions,
   Rejection,
   Rerank,
   SearchOptions,
@@ -123,17 +127,31 @@ export async function change(plane: Plane): Promise<number> {
 export function read(plane: Plane): (Float32Array | undefined)[] {
   const id: number | undefined = plane.idOf('article:1')
   const key: Buffer | undefined = id === undefined ? undefined : plane.keyOf(id)
-  return key && plane.has(key) ? [plane.get(key), plane.getById(0)] : []
+  const many: (Float32Array | undefined)[] = plane.getMany([key ?? 'a', new Uint8Array(1)])
+  return key && plane.has(key) ? [plane.get(key), plane.getById(0), ...many] : []
+}
+
+export function* iterate(plane: Plane): Generator<number> {
+  const options: RecordsOptions = { after: 'article:1' }
+  const places: RecordsOptions[] = [options, {}, { after: 7 }, { after: new Uint8Array(1) }]
+  for (const place of places) {
+    for (const { id, key, vector } of plane.records(place)) yield id + key.length + vector.length
+  }
+  const records: PlaneRecord[] = [...plane]
+  yield records.length
 }
 
 export async function search(plane: Plane): Promise<Hit[]> {
   const options: SearchOptions = { k: 5, ef: 64, filter: new Uint8Array(8), rerank: true }
-  const exact: ExactSearchOptions = { k: 5, filter: null }
+  const byKey: KeyFilter = { keys: new Set<Key>(['article:1', new Uint8Array(4)]) }
+  const filters: Filter[] = [byKey, new Uint8Array(4), { keys: ['article:2'] }]
+  const exact: ExactSearchOptions = { k: 5, filter: filters[0] ?? null }
   const cancellable: AsyncSearchOptions = { ...options, signal }
   const answers: SearchHits[] = [
     plane.searchSync(vector),
     plane.searchSync(vector, options),
     plane.searchSync(vector, 10, 128, null, 24),
+    plane.searchSync(vector, 10, 128, byKey),
     plane.searchExact(vector, exact),
     await plane.search(vector, cancellable),
     await plane.search(vector, 10, 128, new Uint8Array(8), 24),

@@ -31,6 +31,10 @@ pub enum Error {
     KeyUnstorable { bytes: usize, reason: &'static str },
     /// The key belongs to a live record already.
     KeyExists { id: u32 },
+    /// No live record has the key.
+    KeyNotFound,
+    /// A compaction gave the records other ids, which an iteration cannot follow.
+    Renumbered,
     /// No room for another record.
     Full { max_nodes: u64 },
     /// No room for another long key.
@@ -78,6 +82,8 @@ impl Error {
             Error::InvalidOption { .. } | Error::InvalidBatch { .. } => "ERR_INVALID_ARG_VALUE",
             Error::KeyUnstorable { .. } => "PLANE_KEY_UNSTORABLE",
             Error::KeyExists { .. } => "PLANE_KEY_EXISTS",
+            Error::KeyNotFound => "PLANE_KEY_NOT_FOUND",
+            Error::Renumbered => "PLANE_RENUMBERED",
             Error::Full { .. } => "PLANE_FULL",
             Error::KeysFull { .. } => "PLANE_KEYS_FULL",
             Error::Exists { .. } => "PLANE_EXISTS",
@@ -172,6 +178,10 @@ impl fmt::Display for Error {
                 write!(f, "key of {bytes} bytes cannot be stored: {reason}")
             }
             Error::KeyExists { id } => write!(f, "the key belongs to record {id} already"),
+            Error::KeyNotFound => write!(f, "no record has the key"),
+            Error::Renumbered => {
+                write!(f, "compact gave the records new ids meanwhile: begin the iteration again")
+            }
             Error::Full { max_nodes } => {
                 write!(f, "the plane is full: it holds maxNodes = {max_nodes} records")
             }

@@ -69,6 +69,9 @@ fn table(store: &Store, word: u64) -> Option<&[AtomicU64]> {
     (LOG2_MIN..=LOG2_MAX).contains(&log2).then(|| store.heap_double_words(unit, 1 << log2)).flatten()
 }
 
+/// How often one entry may turn out to have changed just now.
+const REREADS_MAX: usize = 1024;
+
 /// Walks the entries that may belong to a hash, until `found` takes one or the run ends. At most one full round.
 fn probe(
     entries: &[AtomicU64],
@@ -81,8 +84,20 @@ fn probe(
         match entries[at].load(Ordering::Acquire) {
             EMPTY => return None,
             REMOVED => {}
-            entry if (entry >> 32) as u32 == hash.bits && found(at, entry) => return Some((at, entry)),
-            _ => {}
+            mut entry => {
+                // An upsert lets the entry name another record, and takes the one that it named from readers: whoever has
+                // read the one just before, and sees the other, looks again. The bound is for hostile files.
+                for _ in 0..REREADS_MAX {
+                    if (entry >> 32) as u32 == hash.bits && found(at, entry) {
+                        return Some((at, entry));
+                    }
+                    let now = entries[at].load(Ordering::Acquire);
+                    if now == entry || now <= REMOVED {
+                        break;
+                    }
+                    entry = now;
+                }
+            }
         }
     }
     None

@@ -26,6 +26,7 @@
 //! | `plane`, `options`, `error`, `hits`, `batch`, `report` | the public surface |
 //! | `engine` | an open plane inside one process: locks, sessions, flush |
 //! | `write`, `upsert` | one insert, removal or replacement, step by step |
+//! | `records`, `filtering` | records by key and in order; which ids a query may return |
 //! | `graph/` | walking, linking, unlinking |
 //! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
@@ -54,6 +55,7 @@ mod engine;
 mod epoch;
 mod error;
 mod file;
+mod filtering;
 mod graph;
 mod handle;
 mod heap;
@@ -71,6 +73,7 @@ pub mod protocol;
 #[cfg(not(feature = "testing"))]
 mod protocol;
 mod record;
+mod records;
 mod recover;
 mod registry;
 mod relink;
@@ -96,6 +99,7 @@ pub use hits::Hits;
 pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;
+pub use records::{Cursor, Records};
 pub use report::{Stats, VerifyReport};
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -12,6 +12,8 @@ pub struct Numbering {
     pub old_of: Vec<u32>,
     /// By old id: the new one; `NONE` where there is no record.
     pub new_of: Vec<u32>,
+    /// Whether ids that were given before mean nothing any more.
+    pub renumbers: bool,
 }
 
 impl Numbering {
@@ -22,13 +24,14 @@ impl Numbering {
         let used = old_of.iter().rposition(|id| *id != NONE).map_or(0, |last| last + 1);
         let new_of = old_of.clone();
         old_of.truncate(used);
-        Numbering { old_of, new_of }
+        Numbering { old_of, new_of, renumbers: false }
     }
 
     /// Ids without gaps, in the order in which a breadth-first walk of layer 0 from the entry point meets the records:
     /// what a search reads one after the other then lies close together.
     pub fn by_neighbourhood(store: &Store) -> Self {
-        let mut numbering = Numbering { old_of: Vec::new(), new_of: vec![NONE; limit(store) as usize] };
+        let mut numbering =
+            Numbering { old_of: Vec::new(), new_of: vec![NONE; limit(store) as usize], renumbers: true };
         let entry = store.shared().entry.load(Ordering::Acquire) as u32;
         let starts = std::iter::once(entry).filter(|id| *id < limit(store)).chain(0..limit(store));
         let mut next = 0;

@@ -157,6 +157,9 @@ pub struct SearchOptions<'a> {
     pub ef: Option<usize>,
     /// Allow-bitset over ids (bit `i & 7` of byte `i >> 3`); missing bits mean not allowed.
     pub filter: Option<&'a [u8]>,
+    /// Keys of the records that are allowed, on planes whose keys are unique; those that no record has mean nothing. With
+    /// `filter`, a record has to be allowed by both.
+    pub keys: Option<&'a [Vec<u8>]>,
     /// Times `ef`: nodes a filtered walk may visit before an exact scan takes over.
     pub filter_expansion: usize,
     /// Score final candidates with the exact copy where one is kept.
@@ -166,6 +169,6 @@ pub struct SearchOptions<'a> {
 impl SearchOptions<'_> {
     /// `k` hits with the default beam width and no filter.
     pub fn new(k: usize) -> Self {
-        SearchOptions { k, ef: None, filter: None, filter_expansion: 24, rerank: true }
+        SearchOptions { k, ef: None, filter: None, keys: None, filter_expansion: 24, rerank: true }
     }
 }

@@ -13,6 +13,7 @@ use crate::create;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::store::Store;
+use crate::filtering;
 use crate::graph::search::Ranking;
 use crate::handle::{Current, Handle};
 use crate::hits::Hits;
@@ -194,7 +195,7 @@ impl Plane {
         Ok(removed)
     }
 
-    fn needs_unique_keys(&self) -> Result<()> {
+    pub(crate) fn needs_unique_keys(&self) -> Result<()> {
         if self.config().unique_keys {
             return Ok(());
         }
@@ -213,6 +214,7 @@ impl Plane {
         check_range("ef", ef, 1, EF_MAX)?;
         let query = self.checked_query(vector)?;
         let engine = self.engine()?;
+        filtering::check(&engine.store, options)?;
         let config = self.config();
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
@@ -222,10 +224,10 @@ impl Plane {
         }
         scratch.exact.set(config.metric, query.vector, query.norm);
         scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
-        if let Some(filter) = options.filter {
-            return Ok(graph.search_filtered(filter, ef, options.filter_expansion, ranking, scratch));
-        }
-        Ok(graph.search(ef, ranking, scratch))
+        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| match allowed {
+            Some(allowed) => graph.search_filtered(allowed, ef, options.filter_expansion, ranking, scratch),
+            None => graph.search(ef, ranking, scratch),
+        }))
     }
 
     /// `search` for many queries, row-major, on `threads` threads, 0 for every hardware thread. Answers come in the order
@@ -241,17 +243,25 @@ impl Plane {
 
     /// The nearest live records by looking at every one: the truth that `search` is measured against.
     pub fn search_exact(&self, vector: &[f32], k: usize, filter: Option<&[u8]>) -> Result<Hits> {
-        check_range("k", k, 0, K_MAX)?;
+        self.search_exact_with(vector, &SearchOptions { filter, ..SearchOptions::new(k) })
+    }
+
+    /// `search_exact` with everything that options can allow; those of walks mean nothing here.
+    pub fn search_exact_with(&self, vector: &[f32], options: &SearchOptions<'_>) -> Result<Hits> {
+        check_range("k", options.k, 0, K_MAX)?;
         let query = self.checked_query(vector)?;
         let engine = self.engine()?;
+        filtering::check(&engine.store, options)?;
         let mut pinned = engine.pin()?;
-        let ranking = Ranking { k, rerank: true, protected: pinned.protects() };
+        let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
         let (graph, scratch) = pinned.parts();
-        if k == 0 {
+        if options.k == 0 {
             return Ok(Hits::default());
         }
         scratch.exact.set(engine.store.config.metric, query.vector, query.norm);
-        Ok(graph.scan(filter, ranking, scratch))
+        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| {
+            graph.scan(allowed, ranking, scratch)
+        }))
     }
 
     fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {
@@ -391,7 +401,7 @@ fn is_refusal(error: &std::io::Error) -> bool {
 }
 
 /// The caller is pinned.
-fn find(store: &Store, key: &[u8]) -> Option<u32> {
+pub fn find(store: &Store, key: &[u8]) -> Option<u32> {
     key_index::find(store, KeyHash::new(store, key), |id| {
         let live = store.node(id).is_some_and(|node| node.is_live());
         // SAFETY: pinned, and seen live.
@@ -400,7 +410,7 @@ fn find(store: &Store, key: &[u8]) -> Option<u32> {
 }
 
 /// The caller is pinned and has seen the record live since; by now it may be on its way out.
-fn read_vector(store: &Store, id: u32) -> Option<Vec<f32>> {
+pub fn read_vector(store: &Store, id: u32) -> Option<Vec<f32>> {
     let config = &store.config;
     let node = store.node(id)?;
     let mut vector = vec![0.0; config.dims as usize];

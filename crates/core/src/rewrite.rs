@@ -212,5 +212,8 @@ impl Rewrite<'_> {
         shared.watermark.store(superblock.commit.watermark, Ordering::Relaxed);
         shared.watermark_pending.store(superblock.commit.watermark, Ordering::Relaxed);
         shared.churn.store(source.churn.load(Ordering::Relaxed), Ordering::Relaxed);
+        let moved = u32::from(self.numbering.renumbers);
+        let renumberings = source.renumberings.load(Ordering::Relaxed).wrapping_add(moved);
+        shared.renumberings.store(renumberings, Ordering::Relaxed);
     }
 }

@@ -42,7 +42,9 @@ pub struct SharedState {
     /// One more before a compaction puts another file in the place of this one, and one more after: odd while it does. Who
     /// sees another number than before looks at the path again.
     pub supersessions: AtomicU32,
-    _pad1: [u32; 7],
+    /// How often a compaction has given the records new ids.
+    pub renumberings: AtomicU32,
+    _pad1: [u32; 6],
 
     /// 1 from before the first change until after the flush of a clean close.
     pub dirty: AtomicU32,

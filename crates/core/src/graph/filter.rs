@@ -5,9 +5,10 @@
 //! - A large share: the graph, with a beam widened by the share that is let through. Where the walk comes back with too
 //!   few, because what is allowed lies far from the query, the scan answers after all: a filter never shortens an answer.
 
+use super::allowed::Allowed;
 use super::beam::descent_beam;
 use super::pool;
-use super::search::{Ranking, allows};
+use super::search::Ranking;
 use super::{Graph, Scratch};
 use crate::distance::prefetch;
 use crate::hits::Hits;
@@ -27,13 +28,13 @@ impl<'a> Graph<'a> {
     /// widened beam the walk keeps at most `expansion` times `ef`.
     pub fn search_filtered(
         &self,
-        filter: &[u8],
+        filter: &Allowed<'_>,
         ef: usize,
         expansion: usize,
         ranking: Ranking,
         scratch: &mut Scratch,
     ) -> Hits {
-        let allowed = self.count_allowed(filter);
+        let allowed = filter.count(self.slots.limit());
         if allowed <= EXACT_MAX.max(ranking.k) {
             return self.scan(Some(filter), ranking, scratch);
         }
@@ -46,7 +47,7 @@ impl<'a> Graph<'a> {
             self.start(walk, wide, ranking.candidates());
             self.seed_all(query, walk, seeds);
             self.walk_layer(query, walk, 0);
-            let found = walk.pool.entries().iter().map(|e| pool::id(*e)).filter(|id| allows(filter, *id));
+            let found = walk.pool.entries().iter().map(|e| pool::id(*e)).filter(|id| filter.contains(*id));
             let found: Vec<u32> = found.take(ranking.candidates()).collect();
             if found.len() >= ranking.candidates().min(ef) {
                 return self.answer(&found, ranking, scratch);
@@ -55,24 +56,11 @@ impl<'a> Graph<'a> {
         self.scan_codes(filter, ranking, scratch)
     }
 
-    /// Bits set for ids that exist.
-    fn count_allowed(&self, filter: &[u8]) -> usize {
-        let limit = self.slots.limit() as usize;
-        let whole = &filter[..filter.len().min(limit / 8)];
-        let words = whole.as_chunks::<8>();
-        let mut count: usize =
-            words.0.iter().map(|word| u64::from_le_bytes(*word).count_ones() as usize).sum();
-        count += words.1.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
-        let rest = (limit / 8 * 8..limit).filter(|id| allows(filter, *id as u32)).count();
-        count + rest
-    }
-
     /// The best of all allowed records by their codes, ranked like a walk's.
-    fn scan_codes(&self, filter: &[u8], ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    fn scan_codes(&self, filter: &Allowed<'_>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let Scratch { query, walk, .. } = scratch;
         self.start(walk, ranking.candidates(), usize::MAX);
-        let limit = u64::from(self.slots.limit()).min(filter.len() as u64 * 8) as u32;
-        let mut ids = (0..limit).filter(|id| allows(filter, *id));
+        let mut ids = filter.ids(self.slots.limit());
         let mut batch: Vec<u32> = Vec::with_capacity(BATCH);
         let mut next: Vec<u32> = Vec::with_capacity(BATCH);
         loop {

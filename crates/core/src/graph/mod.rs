@@ -7,6 +7,7 @@
 //! | `beam.rs` | walking a layer, descending the layers |
 //! | `search.rs` | one query from vector to hits; the exact scan |
 //! | `filter.rs` | queries that allow some ids only |
+//! | `allowed.rs` | which ids those are |
 //! | `select.rs` | which of many candidates become links |
 //! | `links.rs` | changing a node's links: locks, overflow, the order of stores |
 //! | `parents.rs` | the tree of protected links that keeps every record reachable |
@@ -15,6 +16,7 @@
 //! A search reads: entry point, `beam` down the layers, `search` ranks and copies. An insert walks the same way, then
 //! `select`s neighbours, and `links` adds the edges back, with `parents` making sure that one of them stays.
 
+pub mod allowed;
 pub mod beam;
 pub mod filter;
 pub mod insert;

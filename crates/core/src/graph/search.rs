@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::allowed::Allowed;
 use super::beam::descent_beam;
 use super::pool::{self, Entry};
 use super::{Graph, Scratch};
@@ -80,7 +81,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Nearest records by looking at every one that the filter allows.
-    pub fn scan(&self, filter: Option<&[u8]>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    pub fn scan(&self, filter: Option<&Allowed<'_>>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let mut hits = Hits::default();
         for _ in 0..TRIES_MAX {
             let seen;
@@ -94,20 +95,36 @@ impl<'a> Graph<'a> {
     }
 
     /// One scan: its answer, and how many live records it came by.
-    fn scan_once(&self, filter: Option<&[u8]>, ranking: Ranking, scratch: &mut Scratch) -> (Hits, usize) {
+    fn scan_once(
+        &self,
+        filter: Option<&Allowed<'_>>,
+        ranking: Ranking,
+        scratch: &mut Scratch,
+    ) -> (Hits, usize) {
+        let limit = self.slots.limit();
+        match filter {
+            Some(filter) => self.scan_ids(filter.ids(limit), ranking, scratch),
+            None => self.scan_ids(0..limit, ranking, scratch),
+        }
+    }
+
+    fn scan_ids(
+        &self,
+        mut ids: impl Iterator<Item = u32>,
+        ranking: Ranking,
+        scratch: &mut Scratch,
+    ) -> (Hits, usize) {
         let keep = ranking.candidates();
         let mut seen = 0;
         let mut best: Vec<Candidate> = Vec::new();
         let mut ranked = Vec::with_capacity(SCAN_BATCH);
         let mut batch = Vec::with_capacity(SCAN_BATCH);
-        let allowed = |id: &u32| filter.is_none_or(|filter| allows(filter, *id));
-        let limit = filter.map_or(self.slots.limit(), |f| {
-            self.slots.limit().min((f.len() as u64 * 8).min(u64::from(u32::MAX)) as u32)
-        });
-        let mut ids = (0..limit).filter(allowed).peekable();
-        while ids.peek().is_some() {
+        loop {
             batch.clear();
             batch.extend(ids.by_ref().take(SCAN_BATCH));
+            if batch.is_empty() {
+                break;
+            }
             ranked.clear();
             self.rank(&batch, ranking, scratch, &mut ranked);
             seen += ranked.len();
