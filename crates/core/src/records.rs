@@ -91,7 +91,8 @@ impl Plane {
             let Some(key) = (unsafe { record::key(store, id) }) else { continue };
             let start = records.keys.len();
             records.keys.extend_from_slice(key);
-            if !pinned.protects() && !(node.is_live() && node.generation() == generation) {
+            let same = pinned.protects() || node.is_live() && node.generation() == generation;
+            if !same {
                 records.keys.truncate(start);
                 continue;
             }
