@@ -837,5 +837,6 @@ module.exports.__napiBindingTarget = __napiStampBindingTarget(nativeBinding, __n
 module.exports = nativeBinding
 module.exports.NativeControl = nativeBinding.NativeControl
 module.exports.NativePlane = nativeBinding.NativePlane
+module.exports.NativePredicateSearch = nativeBinding.NativePredicateSearch
 module.exports.setPlaneError = nativeBinding.setPlaneError
 module.exports.version = nativeBinding.version

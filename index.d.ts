@@ -29,6 +29,10 @@
  * @packageDocumentation
  */
 
+import type { PredicateHits, PredicateSearchOptions, SearchPredicate } from './predicate.js'
+
+export type { PredicateHits, PredicateSearchOptions, SearchPredicate, Verdicts } from './predicate.js'
+
 /** How the distance between two vectors is defined. Cosine similarity is `1 - distance`. */
 export type Metric = 'cosine' | 'l2' | 'inner-product'
 
@@ -603,6 +607,33 @@ export class Plane {
     filter?: Filter | null,
     filterExpansion?: number,
   ): SearchHits
+  /**
+   * Finds the nearest records that a predicate lets in. It is asked in batches, nearest candidates first and about no record
+   * twice, until the answer is certain: as many hits as were asked for, whenever so many are let in. Where few are, that means
+   * asking about many; a {@link SearchOptions.filter} answers faster when the ids are known beforehand.
+   *
+   * The search runs on the libuv pool in steps, and holds no thread, no slot of a removed record and no other search up while
+   * the predicate is at work. Records that are removed or replaced meanwhile are not returned; those inserted meanwhile may be. The
+   * search ends on the file it began with when `compact` puts another in its place: its ids are those from before. `close` waits
+   * for it.
+   *
+   * Rejects with whatever the predicate throws or its promise rejects with; with a `TypeError` (`ERR_INVALID_RETURN_VALUE`) when
+   * the verdicts are of a wrong type or number; and as {@link Plane.search}.
+   */
+  searchWithPredicate(
+    vector: Float32Array,
+    predicate: SearchPredicate,
+    options?: PredicateSearchOptions,
+  ): Promise<PredicateHits>
+  /** The same by position; {@link PredicateSearchOptions} explains the numbers. */
+  searchWithPredicate(
+    vector: Float32Array,
+    k: number,
+    ef: number | undefined,
+    predicate: SearchPredicate,
+    filterExpansion?: number,
+    visitBudget?: number | null,
+  ): Promise<PredicateHits>
   /**
    * Answers many queries in one call, on threads of its own: `vectors` holds them one after the other. Fails like `search`,
    * and with `ERR_INVALID_ARG_VALUE` when `vectors` is no multiple of `dims`; one bad query fails them all.

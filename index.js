@@ -5,6 +5,7 @@ const { isLarge, pieces } = require('./input.js')
 const binding = require('./load.js')
 const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 const { filterOf, keysOf, records } = require('./records.js')
+const { askedSearch } = require('./predicate.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
@@ -57,6 +58,7 @@ const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'onProgress', 'signal'
 const EXACT_OPTIONS = ['k', 'filter']
 const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
 const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
+const PREDICATE_OPTIONS = ['k', 'ef', 'filterExpansion', 'visitBudget', 'rerank', 'signal']
 const SEARCH_BATCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'threads']
 
 class Plane {
@@ -182,6 +184,24 @@ class Plane {
     return new SearchHits(ids)
   }
 
+  async searchWithPredicate(vector, ...rest) {
+    const positional = typeof rest[0] !== 'function'
+    const [k, ef, , filterExpansion, visitBudget] = rest
+    const predicate = positional ? rest[2] : rest[0]
+    const given = positional ? { k, ef, filterExpansion, visitBudget } : { k: K_DEFAULT, ...known(PREDICATE_OPTIONS, rest[1]) }
+    must(typeof predicate === 'function', 'predicate must be a function')
+    const stop = watched(given.signal)
+    try {
+      if (given.signal?.aborted) await stop.aborted
+      const search = this.#native.searchWithPredicate(
+        vector, given.k, given.ef, given.filterExpansion, given.visitBudget, given.rerank)
+      const { hits, truncated } = await askedSearch(search, predicate, stop.aborted)
+      return Object.assign(new SearchHits(hits), { truncated })
+    } finally {
+      stop.end()
+    }
+  }
+
   async searchBatch(vectors, options) {
     const { k = K_DEFAULT, ef, filter, rerank, threads } = known(SEARCH_BATCH_OPTIONS, options)
     const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter), rerank, threads)
@@ -225,6 +245,25 @@ class Plane {
 const fileOf = (path) => path instanceof URL ? fileURLToPath(path) : path
 // The native side takes undefined for "not given"; what must be given arrives there as null, and is refused.
 const required = (value) => value === undefined ? null : value
+
+/** A promise that rejects when a signal fires; nothing without a signal. */
+function watched(signal) {
+  must(signal === undefined || (typeof signal === 'object' && signal !== null && 'aborted' in signal), 'signal must be an AbortSignal')
+  if (signal === undefined) return { end() {} }
+  const { promise: aborted, reject } = withReject()
+  const abort = () => reject(Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason }))
+  if (signal.aborted) abort()
+  signal.addEventListener('abort', abort)
+  return { aborted, end: () => signal.removeEventListener('abort', abort) }
+}
+
+/** A promise whose rejection need not be handled. */
+function withReject() {
+  let reject
+  const promise = new Promise((_, rejects) => (reject = rejects))
+  promise.catch(() => {})
+  return { promise, reject }
+}
 
 /** Runs a call that `signal` can stop and whose progress is told; the promise settles once the call has stopped. */
 async function followed(start, signal, onProgress, total) {

@@ -205,13 +205,15 @@ async function failure(fn) {
  * Runs a script in a Node process of its own; `vecplane` is the package unless `loads` is false, `args` arrive in
  * `process.argv[2...]`.
  */
-function runChild(source, args = [], { timeout = 60_000, execArgv = [], loads = true } = {}) {
+function runChild(source, args = [], { timeout = 60_000, execArgv = [], loads = true, env = {} } = {}) {
   const prelude = loads ? `const vecplane = require(${JSON.stringify(path.resolve(__dirname, '..'))})\n` : ''
   const file = path.join(fs.mkdtempSync(path.join(os.tmpdir(), 'vecplane-')), 'child.js')
   fs.writeFileSync(file, prelude + source)
   return new Promise((resolve, reject) => {
     const started = Date.now()
-    const child = spawn(process.execPath, [...execArgv, file, ...args.map(String)], { stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(process.execPath, [...execArgv, file, ...args.map(String)], {
+      stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env },
+    })
     const timer = setTimeout(() => child.kill('SIGKILL'), timeout)
     const output = { stdout: '', stderr: '' }
     for (const name of ['stdout', 'stderr']) child[name].on('data', (data) => (output[name] += data))

@@ -17,7 +17,7 @@ import { STYLES } from './import-styles.mjs'
 const ROOT = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')
 const TYPE_TESTS = path.join(ROOT, '__test__', 'types')
 const MAIN = [
-  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js', 'load.js', 'options.js',
+  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js', 'load.js', 'options.js', 'predicate.d.ts', 'predicate.js',
   'package.json',
 ]
 const PLATFORM_BYTES_MAX = 5_000_000

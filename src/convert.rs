@@ -6,7 +6,7 @@ use std::ptr::{copy_nonoverlapping, null_mut};
 
 use napi::bindgen_prelude::{FromNapiValue, ToNapiValue, TypeName};
 use napi::{ValueType, sys};
-use vecplane_core::{Hits, Plane, Result, SearchOptions};
+use vecplane_core::{Candidates, Hits, Plane, Result, SearchOptions};
 
 use crate::error::{Failure, Outcome, checked};
 
@@ -79,6 +79,10 @@ arguments! {
     After: Option<Place> = |arg| arg.given().map(Place::new).transpose();
     CursorWords: Vec<u32> = |arg| arg.elements("cursor", WORDS);
     Expansion: Option<usize> = |arg| arg.given().map(|arg| arg.count("filterExpansion", 1, BEAM_MAX)).transpose();
+    Budget: Option<usize> = |arg| {
+        arg.present().map(|arg| arg.count("visitBudget", 1, SAFE_INTEGER_MAX)).transpose()
+    };
+    Verdicts: Vec<u8> = |arg| arg.elements("verdicts", BYTES);
     Rerank: bool = |arg| arg.given().map_or(Ok(true), |arg| arg.flag("rerank"));
     Watermark: u64 = |arg| arg.integer("watermark", 0, SAFE_INTEGER_MAX);
     OptionalWatermark: Option<u64> = |arg| {
@@ -387,6 +391,11 @@ pub fn answers(env: sys::napi_env, answers: Vec<Hits>) -> napi::Result<sys::napi
         all.keys.extend(hits.keys);
     }
     typed_array(env, &all.ids, &[bytes(&all.distances), bytes(&all.key_ends), bytes(&counts), &all.keys])
+}
+
+/// Records to ask about as one ArrayBuffer: ids and key ends, then the keys. What is returned is the view of the ids.
+pub fn candidates(env: sys::napi_env, batch: &Candidates) -> napi::Result<Returned> {
+    typed_array(env, &batch.ids, &[bytes(&batch.key_ends), &batch.keys]).map(Returned)
 }
 
 /// A `Uint32Array` of its own memory.

@@ -9,12 +9,14 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, Result, SearchOptions, VerifyReport,
+    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions, Result,
+    SearchOptions, VerifyReport,
 };
 
 use crate::control::{NativeControl, Staged};
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
+use crate::predicate::NativePredicateSearch;
 use crate::task::{Shared, on_pool, on_thread};
 
 const METRICS: [(&str, core::Metric); 3] = [
@@ -285,6 +287,28 @@ impl NativePlane {
             Ok(shared.plane().search_exact_with(&vector.0, &options)?)
         };
         on_pool(&env, search, hits)
+    }
+
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // As above.
+    pub fn search_with_predicate(
+        &self,
+        env: Env,
+        vector: Vector,
+        k: K,
+        ef: Ef,
+        expansion: Expansion,
+        budget: Budget,
+        rerank: Rerank,
+    ) -> napi::Result<NativePredicateSearch> {
+        let shared = self.shared(env)?;
+        let mut options = PredicateOptions::new(k.0);
+        options.ef = ef.0;
+        options.filter_expansion = expansion.0.unwrap_or(options.filter_expansion);
+        options.visit_budget = budget.0;
+        options.rerank = rerank.0;
+        let start = || NativePredicateSearch::start(shared, &vector.0, &options);
+        guarded(start).map_err(|failure| failure.raise(env.raw()))
     }
 
     #[napi]

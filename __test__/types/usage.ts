@@ -22,11 +22,15 @@ import type {
   PlaneRecord,
   Precision,
   RecordsOptions,
+  PredicateHits,
+  PredicateSearchOptions,
   Rejection,
   Rerank,
   SearchOptions,
+  SearchPredicate,
   SnapshotOptions,
   Stats,
+  Verdicts,
   VerifyReport,
 } from 'vecplane'
 
@@ -172,6 +176,18 @@ export async function searchMany(plane: Plane): Promise<number> {
   const { ids, distances, keys, keyEnds, counts }: BatchSearchResult = await plane.searchBatch(vector, options)
   const parallel: (Uint32Array | Float32Array | Buffer)[] = [ids, distances, keys, keyEnds, counts]
   return parallel.reduce((sum, array) => sum + array.length, 0)
+}
+
+export async function searchAsked(plane: Plane): Promise<number> {
+  const predicate: SearchPredicate = (ids, keys, keyEnds) => Uint8Array.from(ids, (id) => Number(id < keys.length + keyEnds.length))
+  const verdicts: Verdicts = [true, 0]
+  const options: PredicateSearchOptions = {
+    k: 5, ef: 64, filterExpansion: 8, visitBudget: 1000, rerank: true, signal: AbortSignal.timeout(1),
+  }
+  const hits: PredicateHits = await plane.searchWithPredicate(vector, predicate, options)
+  const later: PredicateHits = await plane.searchWithPredicate(vector, async (ids) => ids.map((id) => id > 3), {})
+  const same: PredicateHits = await plane.searchWithPredicate(vector, 10, undefined, (ids) => Buffer.alloc(ids.length), 24, null)
+  return hits.truncated ? hits.length : later.length + same.key(0).length + verdicts.length
 }
 
 export async function maintain(plane: Plane): Promise<number> {

@@ -35,6 +35,7 @@
 //! | `handle`, `new_file` | following a plane to its new file; files that appear complete or not at all |
 //! | `snapshot` | a copy as of one moment, beside writers |
 //! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
+//! | `predicate` | a search whose caller is asked which records it may return, step by step |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
 //! | `testing` | what the engine's own tests reach into it with |
 //!
@@ -67,6 +68,7 @@ mod new_file;
 mod numbering;
 mod options;
 mod plane;
+mod predicate;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod protocol;
@@ -99,6 +101,7 @@ pub use hits::Hits;
 pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;
+pub use predicate::{Candidates, PredicateOptions, PredicateSearch, PredicateStep};
 pub use records::{Cursor, Records};
 pub use report::{Stats, VerifyReport};
 #[cfg(feature = "testing")]

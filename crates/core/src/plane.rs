@@ -264,7 +264,7 @@ impl Plane {
         }))
     }
 
-    fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {
+    pub(crate) fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {
         let query = NewVector::check(self.config(), vector)?;
         if self.config().metric == Metric::Cosine && query.norm == 0.0 {
             return Err(Error::ZeroQuery);
@@ -426,7 +426,7 @@ pub fn read_vector(store: &Store, id: u32) -> Option<Vec<f32>> {
     Some(vector)
 }
 
-fn check_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<()> {
+pub(crate) fn check_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<()> {
     if (min..=max).contains(&value) {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Graph;
 use super::node::Node;
-use super::pool::{self, Pool};
+use super::pool::{self, Entry, Pool};
 use super::visited::Visited;
 use crate::distance::{Query, prefetch};
 use crate::file::layout::{LINE_BYTES, NONE};
@@ -72,7 +72,7 @@ impl<'a> Graph<'a> {
 
     /// Asks for the lines of a record that scoring reads.
     #[inline(always)]
-    fn prefetch_record(&self, id: u32) {
+    pub fn prefetch_record(&self, id: u32) {
         let slot = self.slots.address(id);
         let mut at = 0;
         while at < self.score_bytes {
@@ -132,6 +132,44 @@ impl<'a> Graph<'a> {
                 None => {}
             }
             self.score_pending(query, walk);
+            std::mem::swap(&mut walk.pending, &mut walk.gathered);
+        }
+    }
+
+    /// Walks layer 0 on, with what finds no room in the beam kept in `beyond`, so that the beam can be widened and walked
+    /// again. Counts the records it looks at off `looks`, and ends when that is used up: false, with nodes in the beam whose
+    /// links were not followed.
+    pub fn walk_keeping(
+        &self,
+        query: &Query,
+        walk: &mut Walk,
+        beyond: &mut Vec<Entry>,
+        looks: &mut usize,
+    ) -> bool {
+        loop {
+            match walk.pool.expand_next() {
+                Some(id) => self.gather(id, 0, walk),
+                None if walk.pending.is_empty() => return true,
+                None => {}
+            }
+            if walk.pending.len() > *looks {
+                walk.pending.clear();
+                walk.gathered.clear();
+                *looks = 0;
+                return false;
+            }
+            *looks -= walk.pending.len();
+            let Walk { pool, pending, rows, .. } = &mut *walk;
+            self.score(query, pending.drain(..), rows, |id, distance| {
+                let entry = pool::entry(distance, id);
+                match pool.insert_or_return(entry) {
+                    Some(left) if left == entry => beyond.push(left),
+                    left => {
+                        beyond.extend(left);
+                        self.prefetch_links(id);
+                    }
+                }
+            });
             std::mem::swap(&mut walk.pending, &mut walk.gathered);
         }
     }

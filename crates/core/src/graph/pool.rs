@@ -20,6 +20,12 @@ pub fn id(entry: Entry) -> u32 {
     (entry as u32) >> 1
 }
 
+/// The entry without its mark.
+#[inline(always)]
+pub fn unexpanded(entry: Entry) -> Entry {
+    entry & !EXPANDED
+}
+
 /// The distance in an entry.
 #[inline(always)]
 pub fn distance(entry: Entry) -> f32 {
@@ -101,6 +107,25 @@ impl Pool {
         true
     }
 
+    /// `insert` that gives back what finds no room: the entry itself, or the farthest one that gave way to it.
+    #[inline(always)]
+    pub fn insert_or_return(&mut self, entry: Entry) -> Option<Entry> {
+        let farthest = self.entries.last().copied().filter(|_| self.entries.len() == self.capacity);
+        if self.insert(entry) { farthest } else { Some(entry) }
+    }
+
+    /// Makes room for `capacity` entries, and fills it with the nearest of `beyond`, which had found none.
+    pub fn widen_to(&mut self, capacity: usize, beyond: &mut Vec<Entry>) {
+        self.capacity = self.capacity.max(capacity);
+        let room = self.capacity - self.entries.len();
+        if room < beyond.len() {
+            beyond.select_nth_unstable(room);
+        }
+        beyond.drain(..room.min(beyond.len())).for_each(|entry| self.entries.push(entry));
+        self.entries.sort_unstable();
+        self.cursor = 0;
+    }
+
     /// The nearest node not yet expanded, which now is.
     #[inline(always)]
     pub fn expand_next(&mut self) -> Option<u32> {
@@ -149,6 +174,31 @@ mod tests {
             prop_assert_eq!(kept, expected);
             while pool.expand_next().is_some() {}
             prop_assert!(pool.entries().iter().all(|e| e & EXPANDED == 1));
+        }
+
+        #[test]
+        fn a_pool_that_is_widened_holds_what_a_wide_one_holds(
+            distances in prop::collection::vec(0u32..1000, 0..200), narrow in 1usize..32, wider in 0usize..64,
+        ) {
+            let mut pool = Pool::default();
+            pool.reset(narrow);
+            let mut beyond = Vec::new();
+            let mut expected: Vec<Entry> =
+                distances.iter().enumerate().map(|(i, d)| entry(*d as f32, i as u32)).collect();
+            for (i, one) in expected.iter().enumerate() {
+                beyond.extend(pool.insert_or_return(*one));
+                if i % 3 == 0 {
+                    pool.expand_next();
+                }
+            }
+            let unexpanded = beyond.iter().chain(pool.entries()).filter(|e| **e & EXPANDED == 0).count();
+            pool.widen_to(narrow + wider, &mut beyond);
+            expected.sort_unstable();
+            let kept: Vec<Entry> = pool.entries().iter().map(|e| e & !EXPANDED).collect();
+            prop_assert_eq!(&kept[..], &expected[..expected.len().min(narrow + wider)]);
+            prop_assert_eq!(kept.len() + beyond.len(), expected.len());
+            let left = beyond.iter().filter(|e| **e & EXPANDED == 0).count();
+            prop_assert_eq!(std::iter::from_fn(|| pool.expand_next()).count(), unexpanded - left);
         }
     }
 }

@@ -18,9 +18,9 @@ const SCAN_BATCH: usize = 64;
 
 /// Final candidates, with what a later check compares.
 #[derive(Clone, Copy)]
-struct Candidate {
-    entry: Entry,
-    generation: u64,
+pub struct Candidate {
+    pub entry: Entry,
+    pub generation: u64,
 }
 
 /// How an answer is ranked and copied.
@@ -76,6 +76,22 @@ impl<'a> Graph<'a> {
     pub fn answer(&self, found: &[u32], ranking: Ranking, scratch: &mut Scratch) -> Hits {
         let mut ranked = Vec::with_capacity(found.len());
         self.rank(found, ranking, scratch, &mut ranked);
+        ranked.sort_unstable_by_key(|c| c.entry);
+        self.hits(&ranked, ranking)
+    }
+
+    /// `answer` for candidates met under an earlier pin: those whose slots hold other records by now are left out.
+    pub fn answer_met(&self, met: &[Candidate], ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        let found: Vec<u32> = met.iter().map(|candidate| pool::id(candidate.entry)).collect();
+        let mut ranked = Vec::with_capacity(found.len());
+        self.rank(&found, ranking, scratch, &mut ranked);
+        // Some may be missing by now, but the order is the same.
+        let mut met = met.iter();
+        ranked.retain(|now| {
+            let id = pool::id(now.entry);
+            let then = met.by_ref().find(|then| pool::id(then.entry) == id);
+            then.is_some_and(|then| then.generation == now.generation)
+        });
         ranked.sort_unstable_by_key(|c| c.entry);
         self.hits(&ranked, ranking)
     }

@@ -19,6 +19,12 @@ impl Visited {
         }
     }
 
+    /// Whether an id below the limit is in the set.
+    #[inline(always)]
+    pub fn contains(&self, id: u32) -> bool {
+        self.words[id as usize >> 6] >> (id & 63) & 1 != 0
+    }
+
     /// Adds an id below the limit; false when it was in the set already.
     #[inline(always)]
     pub fn insert(&mut self, id: u32) -> bool {
