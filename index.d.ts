@@ -29,8 +29,13 @@
  * @packageDocumentation
  */
 
-import type { PredicateHits, PredicateSearchOptions, SearchPredicate } from './predicate.js'
+import type { CompactOptions, CompactResult, SnapshotOptions } from './copies.js'
 
+export type { CompactOptions, CompactResult, SnapshotOptions } from './copies.js'
+// Members of `Plane` that are declared beside their types: `searchWithPredicate` in predicate.d.ts; `invalidate`,
+// `invalidateFile`, `invalidated` and what else hosts of a mirror need in mirror.d.ts.
+export { invalidatePlane, invalidatePlaneAsync, stalePathFor } from './mirror.js'
+export type { Invalidation } from './mirror.js'
 export type { PredicateHits, PredicateSearchOptions, SearchPredicate, Verdicts } from './predicate.js'
 
 /** How the distance between two vectors is defined. Cosine similarity is `1 - distance`. */
@@ -81,6 +86,10 @@ export type PlaneErrorCode =
   | 'PLANE_FULL'
   /** Long keys have used up the room that `keyArenaBytesPerNode` gives them. */
   | 'PLANE_KEYS_FULL'
+  /** The plane was invalidated by its host: it can only be created anew. */
+  | 'PLANE_INVALIDATED'
+  /** Neither mark of an invalidation could be made; the message has both causes. */
+  | 'PLANE_NOT_INVALIDATED'
   /** A live record has the key, and the plane has `uniqueKeys`. */
   | 'PLANE_KEY_EXISTS'
   /** The key is too long, or the plane keeps no keys. */
@@ -268,44 +277,6 @@ export interface InsertBatchResult {
   rejected: Rejection[]
 }
 
-/** How `snapshot` copies. */
-export interface SnapshotOptions {
-  /** Whether to replace a file that is at the path, atomically, instead of failing with `PLANE_EXISTS`. Default false. */
-  overwrite?: boolean
-  /** Told how many bytes are copied, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
-  onProgress?: (done: number, total: number) => void
-  /** Ends the call with `ABORT_ERR`, and nothing is left behind. */
-  signal?: AbortSignal
-}
-
-/** How `compact` goes about it. */
-export interface CompactOptions {
-  /** Where the compacted plane goes. Default: in the place of the plane itself. */
-  path?: string | URL
-  /** With `path`: as in {@link SnapshotOptions}. Without: `ERR_INVALID_ARG_VALUE`. */
-  overwrite?: boolean
-  /**
-   * Whether records get new ids, without gaps and near their neighbours': the file loses the room of removed records, and
-   * searches find what they read closer together. Ids that the caller has kept are worth nothing then, but for
-   * {@link CompactResult.newIds}; keys stay. Default false.
-   */
-  renumber?: boolean
-  /** Told how many records are written, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
-  onProgress?: (done: number, total: number) => void
-  /** Ends the call with `ABORT_ERR`; the plane is as it was, and nothing is left behind. */
-  signal?: AbortSignal
-}
-
-/** What `compact` did. */
-export interface CompactResult {
-  /** Size of the file before, in bytes. */
-  bytesBefore: number
-  /** Size of the new file, in bytes. */
-  bytesAfter: number
-  /** Only with `renumber`: the new id of each old one, `0xFFFFFFFF` where there was no record. The caller's own. */
-  newIds?: Uint32Array
-}
-
 /** Sizes and counts, read without a scan. Sizes are in bytes. */
 export interface Stats {
   /** Live records. */
@@ -430,7 +401,7 @@ export class Plane {
   /**
    * Opens a plane. Takes milliseconds after a clean close or a killed process; after a crash of the machine it recovers first.
    *
-   * Fails with `PLANE_NOT_A_PLANE`, `PLANE_UNSUPPORTED_VERSION`, `PLANE_TRUNCATED`, `PLANE_CORRUPT`, `PLANE_NEEDS_RECOVERY`
+   * Fails with `PLANE_INVALIDATED`, `PLANE_NOT_A_PLANE`, `PLANE_UNSUPPORTED_VERSION`, `PLANE_TRUNCATED`, `PLANE_CORRUPT`, `PLANE_NEEDS_RECOVERY`
    * (`readOnly` only), and the operating system's codes (`ENOENT`, `EACCES`, `EISDIR`, ...).
    */
   static open(path: string | URL, options?: OpenOptions): Plane
@@ -608,33 +579,6 @@ export class Plane {
     filterExpansion?: number,
   ): SearchHits
   /**
-   * Finds the nearest records that a predicate lets in. It is asked in batches, nearest candidates first and about no record
-   * twice, until the answer is certain: as many hits as were asked for, whenever so many are let in. Where few are, that means
-   * asking about many; a {@link SearchOptions.filter} answers faster when the ids are known beforehand.
-   *
-   * The search runs on the libuv pool in steps, and holds no thread, no slot of a removed record and no other search up while
-   * the predicate is at work. Records that are removed or replaced meanwhile are not returned; those inserted meanwhile may be. The
-   * search ends on the file it began with when `compact` puts another in its place: its ids are those from before. `close` waits
-   * for it.
-   *
-   * Rejects with whatever the predicate throws or its promise rejects with; with a `TypeError` (`ERR_INVALID_RETURN_VALUE`) when
-   * the verdicts are of a wrong type or number; and as {@link Plane.search}.
-   */
-  searchWithPredicate(
-    vector: Float32Array,
-    predicate: SearchPredicate,
-    options?: PredicateSearchOptions,
-  ): Promise<PredicateHits>
-  /** The same by position; {@link PredicateSearchOptions} explains the numbers. */
-  searchWithPredicate(
-    vector: Float32Array,
-    k: number,
-    ef: number | undefined,
-    predicate: SearchPredicate,
-    filterExpansion?: number,
-    visitBudget?: number | null,
-  ): Promise<PredicateHits>
-  /**
    * Answers many queries in one call, on threads of its own: `vectors` holds them one after the other. Fails like `search`,
    * and with `ERR_INVALID_ARG_VALUE` when `vectors` is no multiple of `dims`; one bad query fails them all.
    */
@@ -655,7 +599,10 @@ export class Plane {
   flush(watermark?: number): void
   /** {@link Plane.flush} on the libuv pool. */
   flushAsync(watermark?: number): Promise<void>
-  /** The caller's own number, kept with the data, for instance the last log position that was indexed. 0 at first. */
+  /**
+   * The caller's own number, kept with the data, for instance the last log position that was indexed. 0 at first, and for ever
+   * once the plane is invalidated.
+   */
   getWatermark(): number
   /**
    * Sets the watermark that the next flush makes durable; it never gets ahead of the data. Fails with `ERR_OUT_OF_RANGE`

@@ -5,6 +5,7 @@ const { isLarge, pieces } = require('./input.js')
 const binding = require('./load.js')
 const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 const { filterOf, keysOf, records } = require('./records.js')
+const mirror = require('./mirror.js')
 const { askedSearch } = require('./predicate.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
@@ -228,6 +229,10 @@ class Plane {
   getWatermark() { return this.#native.watermark() }
   setWatermark(watermark) { return this.#native.setWatermark(watermark) }
 
+  invalidate() { return this.#native.invalidate() }
+  invalidateFile() { return this.#native.invalidateFile() }
+  invalidated() { return this.#native.invalidated() }
+
   async snapshot(path, options) {
     const { overwrite, onProgress, signal } = known(SNAPSHOT_OPTIONS, options)
     await followed((control) => this.#native.snapshot(fileOf(path), overwrite, control), signal, onProgress)
@@ -297,4 +302,4 @@ async function followed(start, signal, onProgress, total) {
   }
 }
 
-module.exports = { Plane, PlaneError, SearchHits }
+module.exports = { Plane, PlaneError, SearchHits, ...mirror }

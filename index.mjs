@@ -1,4 +1,4 @@
 import vecplane from './index.js'
 
-export const { Plane, PlaneError, SearchHits } = vecplane
+export const { Plane, PlaneError, SearchHits, invalidatePlane, invalidatePlaneAsync, stalePathFor } = vecplane
 export default vecplane

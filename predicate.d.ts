@@ -1,6 +1,6 @@
 /// <reference types="node" />
 
-// What `Plane.searchWithPredicate` takes and gives; see `index.d.ts`.
+// `Plane.searchWithPredicate`, what it takes and what it gives.
 
 import type { SearchHits, SearchOptions } from './index.js'
 
@@ -43,4 +43,36 @@ export interface PredicateSearchOptions {
 export interface PredicateHits extends SearchHits {
   /** Whether `visitBudget` ended the search before it was done: there may be nearer hits, or more. */
   readonly truncated: boolean
+}
+
+declare module './index.js' {
+  interface Plane {
+    /**
+     * Finds the nearest records that a predicate lets in. It is asked in batches, nearest candidates first and about no record
+     * twice, until the answer is certain: as many hits as were asked for, whenever so many are let in. Where few are, that means
+     * asking about many; a {@link SearchOptions.filter} answers faster when the ids are known beforehand.
+     *
+     * The search runs on the libuv pool in steps, and holds no thread, no slot of a removed record and no other search up while
+     * the predicate is at work. Records that are removed or replaced meanwhile are not returned; those inserted meanwhile may be. The
+     * search ends on the file it began with when `compact` puts another in its place: its ids are those from before. `close` waits
+     * for it.
+     *
+     * Rejects with whatever the predicate throws or its promise rejects with; with a `TypeError` (`ERR_INVALID_RETURN_VALUE`) when
+     * the verdicts are of a wrong type or number; and as {@link Plane.search}.
+     */
+    searchWithPredicate(
+      vector: Float32Array,
+      predicate: SearchPredicate,
+      options?: PredicateSearchOptions,
+    ): Promise<PredicateHits>
+    /** The same by position; {@link PredicateSearchOptions} explains the numbers. */
+    searchWithPredicate(
+      vector: Float32Array,
+      k: number,
+      ef: number | undefined,
+      predicate: SearchPredicate,
+      filterExpansion?: number,
+      visitBudget?: number | null,
+    ): Promise<PredicateHits>
+  }
 }

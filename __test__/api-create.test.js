@@ -286,7 +286,8 @@ test('a second handle on the same path shares the mapping', async (t) => {
 
 test('the package exports the same things to require and import', async () => {
   const esm = await import('../index.mjs')
-  assert.deepEqual(Object.keys(vecplane).sort(), ['Plane', 'PlaneError', 'SearchHits'])
+  const names = ['Plane', 'PlaneError', 'SearchHits', 'invalidatePlane', 'invalidatePlaneAsync', 'stalePathFor']
+  assert.deepEqual(Object.keys(vecplane).sort(), names)
   for (const name of Object.keys(vecplane)) assert.equal(esm[name], vecplane[name])
   assert.equal(esm.default, vecplane)
   const child = await runChild('import("file://" + process.argv[2]).then(({ Plane }) => console.log(Plane.name))', [

@@ -17,11 +17,12 @@ import { STYLES } from './import-styles.mjs'
 const ROOT = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')
 const TYPE_TESTS = path.join(ROOT, '__test__', 'types')
 const MAIN = [
-  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js', 'load.js', 'options.js', 'predicate.d.ts', 'predicate.js',
+  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'copies.d.ts', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js',
+  'load.js', 'mirror.d.ts', 'mirror.js', 'options.js', 'predicate.d.ts', 'predicate.js', 'records.js',
   'package.json',
 ]
 const PLATFORM_BYTES_MAX = 5_000_000
-const VALUES = ['Plane', 'PlaneError', 'SearchHits']
+const VALUES = ['Plane', 'PlaneError', 'SearchHits', 'invalidatePlane', 'invalidatePlaneAsync', 'stalePathFor']
 const HERE = platforms().find(({ addon }) => fs.existsSync(path.join(ROOT, addon)))
 
 let work
@@ -96,7 +97,11 @@ function checkStyles(folder, styles = STYLES) {
 function checkExports(folder) {
   const declared = ts.createSourceFile('index.d.ts', fs.readFileSync(path.join(folder, 'node_modules', 'vecplane', 'index.d.ts'), 'utf8'), ts.ScriptTarget.Latest, true)
   const exported = declared.statements.filter((node) => node.modifiers?.some(({ kind }) => kind === ts.SyntaxKind.ExportKeyword))
-  const values = exported.filter((node) => ts.isClassDeclaration(node) || ts.isFunctionDeclaration(node)).map((node) => node.name.text)
+  const passedOn = declared.statements.filter((node) => ts.isExportDeclaration(node) && !node.isTypeOnly && node.exportClause)
+  const values = [
+    ...exported.filter((node) => ts.isClassDeclaration(node) || ts.isFunctionDeclaration(node)).map((node) => node.name.text),
+    ...passedOn.flatMap((node) => node.exportClause.elements.map(({ name }) => name.text)),
+  ]
   const variables = exported.filter(ts.isVariableStatement).flatMap((node) => node.declarationList.declarations.map(({ name }) => name.text))
   assert.ok(values.length >= VALUES.length && VALUES.every((name) => values.includes(name)))
   const script = `import { createRequire } from 'node:module'

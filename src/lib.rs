@@ -5,6 +5,7 @@
 //! | `plane.rs` | the class behind `Plane`: each method reads check -> call core -> convert |
 //! | `records.rs` | records on their way out |
 //! | `predicate.rs` | a search that asks JavaScript which records it may return |
+//! | `mirror.rs` | what hosts of a mirror need beside the class |
 //! | `control.rs` | a batch on its way in, and whether a call is to stop |
 //! | `task.rs` | work that leaves the event loop |
 //! | `convert.rs` | JS values <-> core types |
@@ -18,6 +19,7 @@
 mod control;
 mod convert;
 mod error;
+mod mirror;
 mod plane;
 mod predicate;
 mod records;

@@ -16,6 +16,7 @@ use vecplane_core::{
 use crate::control::{NativeControl, Staged};
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
+use crate::mirror::invalidation;
 use crate::predicate::NativePredicateSearch;
 use crate::task::{Shared, on_pool, on_thread};
 
@@ -330,6 +331,22 @@ impl NativePlane {
     #[napi]
     pub fn set_watermark(&self, env: Env, watermark: Watermark) -> napi::Result<()> {
         self.write(env, |plane| plane.set_watermark(watermark.0))
+    }
+
+    #[napi]
+    pub fn invalidate(&self, env: Env) -> napi::Result<()> {
+        self.read(env, |plane| plane.invalidate())
+    }
+
+    #[napi]
+    pub fn invalidate_file(&self, env: &Env) -> napi::Result<Returned> {
+        let done = self.read(*env, |plane| plane.invalidate_file())?;
+        invalidation(env.raw(), done).map(Returned)
+    }
+
+    #[napi]
+    pub fn invalidated(&self, env: Env) -> napi::Result<bool> {
+        self.read(env, |plane| plane.is_invalidated())
     }
 
     #[napi]

@@ -1,6 +1,6 @@
 // Uses every declared member the way callers do. Checked against the installed package as CommonJS and as a module;
 // compiled, never run.
-import { Plane, PlaneError, SearchHits } from 'vecplane'
+import { Plane, PlaneError, SearchHits, invalidatePlane, invalidatePlaneAsync, stalePathFor } from 'vecplane'
 import type {
   AsyncSearchOptions,
   BatchSearchOptions,
@@ -13,6 +13,7 @@ import type {
   Hit,
   InsertBatchOptions,
   InsertBatchResult,
+  Invalidation,
   Key,
   KeyFilter,
   Metric,
@@ -231,6 +232,13 @@ export async function maintain(plane: Plane): Promise<number> {
     report.lostSlots,
   ]
   return ok && writing && !copyOnWrite ? kernels.length + counts.length : named.length
+}
+
+export async function giveUp(plane: Plane): Promise<string> {
+  plane.invalidate()
+  const { inBand, sidecar, inBandError, sidecarError }: Invalidation = plane.invalidateFile()
+  const again: Invalidation[] = [invalidatePlane(plane.path), await invalidatePlaneAsync(new URL('file:///tmp/a.hnsw'))]
+  return `${plane.invalidated()} ${inBand} ${sidecar} ${inBandError ?? ''}${sidecarError ?? ''} ${again.length} ${stalePathFor(plane.path)}`
 }
 
 export function explain(error: unknown): string {

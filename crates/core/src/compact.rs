@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::file::shared::FLAG_SYNC_FAILED;
+use crate::file::shared::{FLAG_INVALIDATED, FLAG_SYNC_FAILED};
 use crate::file::store::Store;
 use crate::new_file::{self, NewFile};
 use crate::numbering::Numbering;
@@ -93,6 +93,12 @@ fn in_place(
             store.shared().flags.fetch_or(FLAG_SYNC_FAILED, Ordering::SeqCst);
         }
         return Err(error);
+    }
+    if engine.is_invalidated() {
+        // Meanwhile. From here on whoever sets the mark finds that the plane has another file, and sets it there as well.
+        let store = header_of(engine, file.open()?)?;
+        store.shared().flags.fetch_or(FLAG_INVALIDATED, Ordering::SeqCst);
+        store.sync()?;
     }
     Ok(outcome)
 }

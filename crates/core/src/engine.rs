@@ -397,7 +397,11 @@ impl Engine {
             extent_count: shared.extent_count.load(Ordering::Acquire),
             id_high_water: shared.id_high_water.load(Ordering::Acquire),
             count: shared.count.load(Ordering::Relaxed).max(0) as u64,
-            watermark: shared.watermark_pending.load(Ordering::Relaxed),
+            watermark: if self.is_invalidated() {
+                0
+            } else {
+                shared.watermark_pending.load(Ordering::Relaxed)
+            },
             generation: shared.generation.load(Ordering::Relaxed),
             time_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
         }

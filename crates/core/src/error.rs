@@ -61,6 +61,10 @@ pub enum Error {
     Replaced { path: PathBuf },
     /// A compaction put another file at this path: whoever has a handle looks there again by itself.
     Superseded { path: PathBuf },
+    /// Its host declared the plane invalid, for good.
+    Invalidated { path: PathBuf },
+    /// Neither mark of an invalidation could be made.
+    NotInvalidated { path: PathBuf, in_band: String, sidecar: String },
     /// The file has other names, which a compaction would part from this one.
     Linked { path: PathBuf, names: u64 },
     /// A sync failed: writes are refused until the plane is opened again.
@@ -96,6 +100,8 @@ impl Error {
             Error::ReadOnly => "PLANE_READ_ONLY",
             Error::Closed => "PLANE_CLOSED",
             Error::Replaced { .. } | Error::Superseded { .. } => "PLANE_REPLACED",
+            Error::Invalidated { .. } => "PLANE_INVALIDATED",
+            Error::NotInvalidated { .. } => "PLANE_NOT_INVALIDATED",
             Error::Linked { .. } => "PLANE_LINKED",
             Error::SyncFailed => "PLANE_SYNC_FAILED",
             Error::Aborted => "ABORT_ERR",
@@ -211,6 +217,16 @@ impl fmt::Display for Error {
                 write!(f, "another plane was created at {}; open it again", path.display())
             }
             Error::Superseded { path } => write!(f, "compaction replaced {}; open it again", path.display()),
+            Error::Invalidated { path } => write!(
+                f,
+                "{} was invalidated: create it anew, with overwrite, and fill it again",
+                path.display()
+            ),
+            Error::NotInvalidated { path, in_band, sidecar } => write!(
+                f,
+                "{} could not be invalidated by either mark: in-band: {in_band}; sidecar: {sidecar}",
+                path.display()
+            ),
             Error::Linked { path, names } => write!(
                 f,
                 "{} has {names} names (hard links), and compacting it would part them: remove the others, or compact \

@@ -35,6 +35,7 @@
 //! | `handle`, `new_file` | following a plane to its new file; files that appear complete or not at all |
 //! | `snapshot` | a copy as of one moment, beside writers |
 //! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
+//! | `invalidate` | declaring a plane invalid, for good |
 //! | `predicate` | a search whose caller is asked which records it may return, step by step |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
 //! | `testing` | what the engine's own tests reach into it with |
@@ -62,6 +63,7 @@ mod handle;
 mod heap;
 mod hits;
 mod ids;
+mod invalidate;
 mod key_index;
 mod map;
 mod new_file;
@@ -98,6 +100,7 @@ pub use compact::{CompactOptions, Compacted};
 pub use config::Config;
 pub use error::{Error, Result};
 pub use hits::Hits;
+pub use invalidate::{Invalidation, invalidate_plane, stale_path};
 pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::layout::{HEADER_BYTES, SUPERBLOCK_BYTES};
 use crate::file::store::Store;
+use crate::invalidate;
 use crate::storage::{Faults, FileId, LOCK_WRITER, Step, Storage};
 use crate::testing;
 use crate::turn;
@@ -104,7 +105,8 @@ pub fn check_target(path: &Path, overwrite: bool) -> Result<()> {
 /// Puts a complete and durable file at its path; with `overwrite`, in the place of a plane that is there.
 pub fn put(mut file: NewFile, overwrite: bool, timeout: Duration) -> Result<()> {
     if !overwrite {
-        return file.publish();
+        file.publish()?;
+        return invalidate::remove_sidecar(&file.storage);
     }
     // Whoever has the old plane open must neither lose a write that it was told of, nor go on as if nothing happened:
     // its turn is taken for the moment of the swap, and it is marked before the turn is given back.
@@ -117,7 +119,8 @@ pub fn put(mut file: NewFile, overwrite: bool, timeout: Duration) -> Result<()> 
         }
         old.storage().unlock(LOCK_WRITER);
     }
-    replaced
+    replaced?;
+    invalidate::remove_sidecar(&file.storage)
 }
 
 /// The old plane with its turn taken; `None` when what is there is no plane.

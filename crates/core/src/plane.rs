@@ -17,6 +17,7 @@ use crate::filtering;
 use crate::graph::search::Ranking;
 use crate::handle::{Current, Handle};
 use crate::hits::Hits;
+use crate::invalidate;
 use crate::key_index::{self, KeyHash};
 use crate::options::{CreateOptions, EF_MAX, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 use crate::record::{self, NewVector};
@@ -53,8 +54,12 @@ impl Plane {
     /// `open`, with `progress(done, total)` called now and then while a recovery looks through the slots of the file.
     /// When it returns false, opening ends with `Error::Aborted` and the file is as it was.
     pub fn open_with_progress(path: &Path, options: &OpenOptions, progress: &Progress<'_>) -> Result<Plane> {
+        invalidate::check_path(path)?;
         let engine = registry::open(path, options.read_only, options.lock_timeout, progress, None)?;
-        Ok(Self::over(engine, path, options))
+        let plane = Self::over(engine, path, options);
+        // Again: it may have been invalidated while it was recovered.
+        plane.check_valid()?;
+        Ok(plane)
     }
 
     pub(crate) fn over(engine: Arc<Engine>, path: &Path, options: &OpenOptions) -> Plane {
@@ -323,9 +328,10 @@ impl Plane {
 
     /// The watermark of the last completed flush.
     pub fn watermark(&self) -> Result<u64> {
-        let engine = self.engine()?;
-        engine.check_current()?;
-        Ok(engine.store.shared().watermark.load(Ordering::Acquire))
+        if self.is_invalidated()? {
+            return Ok(0);
+        }
+        Ok(self.engine()?.store.shared().watermark.load(Ordering::Acquire))
     }
 
     /// Sets the watermark that the next flush makes durable.
@@ -355,6 +361,7 @@ impl Plane {
     /// called now and then, in bytes; when it returns false the call ends with `Error::Aborted`. Whatever makes it fail
     /// leaves nothing behind.
     pub fn snapshot(&self, path: &Path, overwrite: bool, progress: &Progress<'_>) -> Result<()> {
+        self.check_valid()?;
         self.with_source(|engine| snapshot::snapshot(engine, path, overwrite, self.lock_timeout, progress))
     }
 
@@ -364,6 +371,7 @@ impl Plane {
     /// then, in records; when it returns false the call ends with `Error::Aborted`. Whatever makes it fail leaves nothing
     /// behind.
     pub fn compact(&self, options: &CompactOptions, progress: &Progress<'_>) -> Result<Compacted> {
+        self.check_valid()?;
         let compact =
             |engine: &Engine| compact::compact(engine, self.path(), options, self.lock_timeout, progress);
         if options.path.is_some() {

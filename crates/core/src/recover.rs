@@ -20,6 +20,7 @@ use crate::file::store::Store;
 use crate::graph::node::{Node, SlotState};
 use crate::heap;
 use crate::ids;
+use crate::invalidate::is_marked;
 use crate::key_index::{self, KeyHash, Shard};
 use crate::options::KEY_BYTES_MAX;
 use crate::record;
@@ -292,7 +293,8 @@ fn scan(
     store.refresh()?;
     let records = find_records(store, superblock, progress)?;
     // Until the end of this, whoever dies leaves a file that matches no boot, so that the next one scans again.
-    shared.flags.fetch_and(FLAG_SYNC_FAILED, Ordering::SeqCst);
+    let known = if is_marked(shared.flags.load(Ordering::SeqCst)) { FLAGS_KNOWN } else { FLAG_SYNC_FAILED };
+    shared.flags.fetch_and(known, Ordering::SeqCst);
     shared.boot.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     shared.dirty.store(1, Ordering::SeqCst);
     let sync_failed = shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0;

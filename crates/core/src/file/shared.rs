@@ -9,12 +9,14 @@ use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COU
 use super::layout::{EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET};
 use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET};
 
-/// Every flag that a version may set: 4 is reserved for hosts that declare their mirror invalid.
-pub const FLAGS_KNOWN: u32 = 12;
+/// Every flag that a version may set.
+pub const FLAGS_KNOWN: u32 = FLAG_INVALIDATED | FLAG_SYNC_FAILED;
 
 /// Size classes of the heap's free lists.
 pub const HEAP_CLASSES: usize = 96;
 
+/// `SharedState::flags`: its host declared the plane invalid. Nothing takes it away again.
+pub const FLAG_INVALIDATED: u32 = 4;
 /// `SharedState::flags`: a sync failed, so nobody knows what reached the disk.
 pub const FLAG_SYNC_FAILED: u32 = 8;
 

@@ -38,6 +38,8 @@ pub enum Step {
     ReadHeader,
     /// Put a new file in place of an old one.
     Rename,
+    /// Remove a file beside the plane.
+    Remove,
     /// Take or test a kernel lock.
     Lock,
 }

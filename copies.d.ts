@@ -1,0 +1,39 @@
+// What `Plane.snapshot` and `Plane.compact` take and give.
+
+/** How `snapshot` copies. */
+export interface SnapshotOptions {
+  /** Whether to replace a file that is at the path, atomically, instead of failing with `PLANE_EXISTS`. Default false. */
+  overwrite?: boolean
+  /** Told how many bytes are copied, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`, and nothing is left behind. */
+  signal?: AbortSignal
+}
+
+/** How `compact` goes about it. */
+export interface CompactOptions {
+  /** Where the compacted plane goes. Default: in the place of the plane itself. */
+  path?: string | URL
+  /** With `path`: as in {@link SnapshotOptions}. Without: `ERR_INVALID_ARG_VALUE`. */
+  overwrite?: boolean
+  /**
+   * Whether records get new ids, without gaps and near their neighbours': the file loses the room of removed records, and
+   * searches find what they read closer together. Ids that the caller has kept are worth nothing then, but for
+   * {@link CompactResult.newIds}; keys stay. Default false.
+   */
+  renumber?: boolean
+  /** Told how many records are written, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`; the plane is as it was, and nothing is left behind. */
+  signal?: AbortSignal
+}
+
+/** What `compact` did. */
+export interface CompactResult {
+  /** Size of the file before, in bytes. */
+  bytesBefore: number
+  /** Size of the new file, in bytes. */
+  bytesAfter: number
+  /** Only with `renumber`: the new id of each old one, `0xFFFFFFFF` where there was no record. The caller's own. */
+  newIds?: Uint32Array
+}
