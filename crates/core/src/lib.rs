@@ -37,6 +37,7 @@
 //! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
 //! | `invalidate` | declaring a plane invalid, for good |
 //! | `predicate` | a search whose caller is asked which records it may return, step by step |
+//! | `cold` | asking for pages that are not in memory |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
 //! | `testing` | what the engine's own tests reach into it with |
 //!
@@ -49,6 +50,7 @@ compile_error!(
 
 mod batch;
 mod codec;
+mod cold;
 mod compact;
 mod config;
 mod create;

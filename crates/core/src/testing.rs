@@ -20,6 +20,8 @@ pub enum Planted {
     LiveFirst,
     /// Whoever opens a file is taken for the one who wrote it.
     IdentityAlwaysSame,
+    /// Walks over a plane that is not in memory read one page after the other.
+    NeverAsksForPages,
 }
 
 #[cfg(not(feature = "testing"))]
@@ -126,6 +128,11 @@ mod hooks {
     /// What `Plane::create` does before it opens the plane, with steps that may fail.
     pub fn create(path: &Path, options: &CreateOptions, faults: Arc<dyn Faults>) -> Result<()> {
         create::create(path, options, Some(faults))
+    }
+
+    /// Whether walks ask for pages before they touch them.
+    pub fn asks_for_pages(plane: &Plane) -> bool {
+        plane.engine().is_ok_and(|engine| engine.store.cold.is_armed())
     }
 
     /// Holds removed slots back, as a search does while it runs, until what it gives is dropped.

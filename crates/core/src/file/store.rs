@@ -12,10 +12,11 @@ use super::layout::{
     SHARED_OFFSET,
 };
 use super::shared::{ExtentEntry, Intent, KeyShard, ProcessEntry, ReaderLane, SharedState};
+use crate::cold::Cold;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::graph::node::{Node, Slots};
-use crate::map::Map;
+use crate::map::{self, Map};
 use crate::options::NODES_MAX;
 use crate::protocol;
 use crate::storage::{FileId, Step, Storage};
@@ -52,6 +53,8 @@ pub struct Store {
     capacity: AtomicU32,
     /// Slots may lie in huge pages: see `use_small_pages`.
     huge_pages: AtomicBool,
+    /// Whether walks ask for pages before they touch them.
+    pub cold: Cold,
 }
 
 /// Bytes of addresses to reserve for each region of a plane that grows to `nodes` records and has `file_bytes` now.
@@ -109,6 +112,7 @@ impl Store {
             capacity: AtomicU32::new(0),
             // Whoever filled the file may have left some.
             huge_pages: AtomicBool::new(true),
+            cold: Cold::default(),
         })
     }
 
@@ -201,6 +205,29 @@ impl Store {
     pub fn exact(&self, id: u32) -> *mut u8 {
         assert!(id < self.capacity() && self.layout.exact_bytes > 0);
         self.map.base(RegionKind::Exact).wrapping_add(id as usize * self.layout.exact_bytes as usize)
+    }
+
+    /// Asks the system to read a record's slot from the disk, without waiting for it.
+    pub fn ask_for_slot(&self, id: u32) {
+        map::will_need(self.slots().address(id), self.layout.slot_bytes as usize);
+    }
+
+    /// The same for what is copied into an answer, and looked at to rank it.
+    pub fn ask_for_copy_and_key(&self, id: u32) {
+        let (exact, key) = (self.layout.exact_bytes as usize, self.layout.key_entry_bytes as usize);
+        if exact > 0 {
+            map::will_need(self.exact(id), exact);
+        }
+        if key > 0 {
+            map::will_need(self.key_entry(id), key);
+        }
+    }
+
+    /// The same for words of the heap.
+    pub fn ask_for_heap(&self, unit: u32, bytes: usize) {
+        if let Some(at) = self.heap(unit, bytes) {
+            map::will_need(at, bytes);
+        }
     }
 
     /// First byte of a record's key entry. Same rules as for codes.

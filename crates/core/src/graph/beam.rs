@@ -11,12 +11,16 @@ use super::Graph;
 use super::node::Node;
 use super::pool::{self, Entry, Pool};
 use super::visited::Visited;
+use crate::cold::Watch;
 use crate::distance::{Query, prefetch};
 use crate::file::layout::{LINE_BYTES, NONE};
 
 /// Candidates that an insert carries down the layers above 0. One alone lands in the wrong basin on clustered data, and
 /// no beam width on layer 0 gets out of it.
 pub const DESCENT_BEAM: usize = 16;
+
+/// Expansions whose records are read from the disk side by side.
+const EXPANSIONS_COLD: usize = 4;
 
 /// Candidates that a search with this `ef` carries down: narrow searches should not spend their time above layer 0.
 pub fn descent_beam(ef: usize) -> usize {
@@ -34,6 +38,7 @@ pub struct Walk {
     pub rows: Rows,
     /// How many copies of one vector the beam may hold.
     copies: usize,
+    pub watch: Watch,
 }
 
 /// A batch of records being scored.
@@ -127,6 +132,7 @@ impl<'a> Graph<'a> {
     pub fn walk_layer(&self, query: &Query, walk: &mut Walk, layer: u8) {
         loop {
             match walk.pool.expand_next() {
+                Some(id) if walk.watch.is_armed() => self.gather_cold(id, layer, walk),
                 Some(id) => self.gather(id, layer, walk),
                 None if walk.pending.is_empty() => return,
                 None => {}
@@ -174,8 +180,29 @@ impl<'a> Graph<'a> {
         }
     }
 
+    /// Gathers several expansions at once, and has the disk read all that they lead to.
+    #[cold]
+    fn gather_cold(&self, id: u32, layer: u8, walk: &mut Walk) {
+        let mut expanding = [NONE; EXPANSIONS_COLD];
+        for (i, slot) in expanding.iter_mut().enumerate() {
+            let next = if i == 0 { Some(id) } else { walk.pool.expand_next() };
+            let Some(next) = next else { break };
+            *slot = next;
+            if layer > 0
+                && let Some(node) = self.slots.get(next)
+            {
+                self.store.ask_for_heap(node.upper(), 4 * self.m * usize::from(node.level()));
+            }
+        }
+        for id in expanding.into_iter().take_while(|id| *id != NONE) {
+            self.gather(id, layer, walk);
+        }
+        walk.gathered.iter().for_each(|id| self.store.ask_for_slot(*id));
+    }
+
     #[inline(always)]
     fn gather(&self, id: u32, layer: u8, walk: &mut Walk) {
+        walk.watch.expanded(&self.store.cold);
         let Some(node) = self.slots.get(id) else { return };
         for link in self.links(node, layer) {
             let id = link.load(Ordering::Relaxed);

@@ -49,6 +49,13 @@ pub fn allows(filter: &[u8], id: u32) -> bool {
 impl<'a> Graph<'a> {
     /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
     pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        scratch.walk.watch.begin(&self.store.cold);
+        let hits = self.search_watched(ef, ranking, scratch);
+        scratch.walk.watch.end(&self.store.cold);
+        hits
+    }
+
+    fn search_watched(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
         // Entry point and root may both be removed between being read and being scored, which leaves nothing to start
         // from; their successors are known by then.
         for _ in 0..TRIES_MAX {
@@ -74,6 +81,9 @@ impl<'a> Graph<'a> {
 
     /// Ranks candidates by their final distances and copies the best out.
     pub fn answer(&self, found: &[u32], ranking: Ranking, scratch: &mut Scratch) -> Hits {
+        if scratch.walk.watch.is_armed() {
+            found.iter().for_each(|id| self.store.ask_for_copy_and_key(*id));
+        }
         let mut ranked = Vec::with_capacity(found.len());
         self.rank(found, ranking, scratch, &mut ranked);
         ranked.sort_unstable_by_key(|c| c.entry);

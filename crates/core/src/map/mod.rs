@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+pub use os::will_need;
 use os::{Range, View};
 
 use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, PAGE_BYTES, REGIONS, RegionKind};

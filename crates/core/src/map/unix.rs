@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::file::layout::PAGE_BYTES;
 
 /// A mapped part of the file, wherever the kernel put it.
@@ -97,6 +96,13 @@ fn map_file(at: *mut u8, file: &File, offset: u64, bytes: usize, writable: bool)
     let address =
         unsafe { libc::mmap(at.cast(), bytes, protection, flags, file.as_raw_fd(), offset as libc::off_t) };
     if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address.cast()) }
+}
+
+/// Asks for the pages of `bytes` mapped bytes at `at` to be read into memory, and does not wait for them.
+pub fn will_need(at: *mut u8, bytes: usize) {
+    let before = at as usize % PAGE_BYTES as usize;
+    // SAFETY: advice changes nothing in memory, and addresses that are not mapped are refused.
+    unsafe { libc::madvise(at.wrapping_sub(before).cast(), before + bytes, libc::MADV_WILLNEED) };
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

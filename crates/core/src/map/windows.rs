@@ -111,6 +111,9 @@ impl Drop for View {
     }
 }
 
+/// Asks for pages to be read into memory. Walks do not get here: see `cold.rs`.
+pub fn will_need(_at: *mut u8, _bytes: usize) {}
+
 /// Addresses reserved without memory behind them, for parts of the file to be mapped into.
 pub struct Range {
     start: *mut u8,
