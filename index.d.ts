@@ -86,6 +86,10 @@ export type PlaneErrorCode =
   | 'PLANE_FULL'
   /** Long keys have used up the room that `keyArenaBytesPerNode` gives them. */
   | 'PLANE_KEYS_FULL'
+  /** Raw nodes need precision int8 or int16 and no exact copy. */
+  | 'PLANE_NOT_MIRRORABLE'
+  /** A reader, or another writer, has not let go of a node for two seconds. */
+  | 'PLANE_IN_USE'
   /** The plane was invalidated by its host: it can only be created anew. */
   | 'PLANE_INVALIDATED'
   /** Neither mark of an invalidation could be made; the message has both causes. */
@@ -316,7 +320,7 @@ export interface Stats {
   copyOnWrite: boolean
 }
 
-/** What `verify` found; all counts are 0 in a sound plane, but for `live` and `danglingLinks`. */
+/** What `verify` found; all counts are 0 in a sound plane, but for `live`, `danglingLinks` and `unlinked`. */
 export interface VerifyReport {
   /** Whether nothing is wrong. */
   ok: boolean
@@ -330,6 +334,8 @@ export interface VerifyReport {
   danglingLinks: number
   /** Live records that no path from the entry point reaches. */
   unreachable: number
+  /** Live nodes written raw that no path from the entry point reaches: their host has not linked to them. No fault. */
+  unlinked: number
   /** Key index entries without their record, or records without their entry. */
   keyIndexMismatches: number
   /** Records whose header or key entry is outside its valid range. */

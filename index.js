@@ -229,6 +229,11 @@ class Plane {
   getWatermark() { return this.#native.watermark() }
   setWatermark(watermark) { return this.#native.setWatermark(watermark) }
 
+  setEntryPoint(id, level) { return this.#native.setEntryPoint(id, level) }
+  writeNodeRaw(...node) { mirror.writeRaw(this.#native, false, ...node) }
+  writeNodeRawIfAbsent(...node) { return mirror.writeRaw(this.#native, true, ...node) }
+  clearNode(id) { return this.#native.clearNode(id) }
+
   invalidate() { return this.#native.invalidate() }
   invalidateFile() { return this.#native.invalidateFile() }
   invalidated() { return this.#native.invalidated() }
@@ -302,4 +307,4 @@ async function followed(start, signal, onProgress, total) {
   }
 }
 
-module.exports = { Plane, PlaneError, SearchHits, ...mirror }
+module.exports = { Plane, PlaneError, SearchHits, ...mirror.functions }

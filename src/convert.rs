@@ -12,6 +12,8 @@ use crate::error::{Failure, Outcome, checked};
 
 /// Largest `k` and `ef`.
 const BEAM_MAX: u64 = 1 << 20;
+/// Highest level of a raw node.
+const LEVEL_MAX: u64 = 15;
 /// Most threads that a batch may ask for.
 const THREADS_MAX: u64 = 1024;
 /// Largest integer up to which JS numbers represent every integer.
@@ -79,6 +81,14 @@ arguments! {
     After: Option<Place> = |arg| arg.given().map(Place::new).transpose();
     CursorWords: Vec<u32> = |arg| arg.elements("cursor", WORDS);
     Expansion: Option<usize> = |arg| arg.given().map(|arg| arg.count("filterExpansion", 1, BEAM_MAX)).transpose();
+    MaybeKey: Option<Vec<u8>> = |arg| arg.present().map(|arg| arg.key("key")).transpose();
+    Level: u8 = |arg| arg.integer("level", 0, LEVEL_MAX).map(|level| level as u8);
+    RawVector: Vec<u8> = |arg| arg.elements("vector", BYTES);
+    Scale: f32 = |arg| arg.plain::<f64>("scale", "a number").map(|number| number as f32);
+    InvMag: f32 = |arg| arg.plain::<f64>("invMag", "a number").map(|number| number as f32);
+    Neighbors: Vec<u32> = |arg| arg.elements("neighbors", WORDS);
+    Upper: Vec<u32> = |arg| arg.elements("upper", WORDS);
+    UpperEnds: Vec<u32> = |arg| arg.elements("upper", WORDS);
     Budget: Option<usize> = |arg| {
         arg.present().map(|arg| arg.count("visitBudget", 1, SAFE_INTEGER_MAX)).transpose()
     };

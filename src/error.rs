@@ -56,6 +56,7 @@ impl Failure {
                 let class = match error {
                     Error::InvalidOption { .. } | Error::InvalidBatch { .. } => Class::Type,
                     Error::DimensionMismatch { .. }
+                    | Error::RawLength { .. }
                     | Error::NotFinite { .. }
                     | Error::ZeroQuery
                     | Error::OutOfRange { .. } => Class::Range,

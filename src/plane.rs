@@ -9,7 +9,7 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions, Result,
+    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions, RawNode, Result,
     SearchOptions, VerifyReport,
 };
 
@@ -334,6 +334,48 @@ impl NativePlane {
     }
 
     #[napi]
+    #[allow(clippy::too_many_arguments)] // As published.
+    pub fn write_node_raw(
+        &self,
+        env: Env,
+        only_if_absent: bool,
+        id: Id,
+        level: Level,
+        vector: RawVector,
+        scale: Scale,
+        inv_mag: InvMag,
+        neighbors: Neighbors,
+        upper: Upper,
+        upper_ends: UpperEnds,
+        key: MaybeKey,
+    ) -> napi::Result<bool> {
+        let mut start = 0;
+        let ends = upper_ends.0.iter().map(|end| *end as usize);
+        let upper: Vec<Vec<u32>> =
+            ends.map(|end| upper.0[std::mem::replace(&mut start, end)..end].to_vec()).collect();
+        let node = RawNode {
+            level: level.0,
+            codes: &vector.0,
+            scale: scale.0,
+            inverse_norm: inv_mag.0,
+            links: &neighbors.0,
+            upper: &upper,
+            key: key.0.as_deref(),
+        };
+        self.write(env, |plane| plane.write_node_raw(id.0, &node, only_if_absent))
+    }
+
+    #[napi]
+    pub fn clear_node(&self, env: Env, id: Id) -> napi::Result<bool> {
+        self.write(env, |plane| plane.clear_node(id.0))
+    }
+
+    #[napi]
+    pub fn set_entry_point(&self, env: Env, id: Id, level: Level) -> napi::Result<()> {
+        self.write(env, |plane| plane.set_entry_point(id.0, level.0))
+    }
+
+    #[napi]
     pub fn invalidate(&self, env: Env) -> napi::Result<()> {
         self.read(env, |plane| plane.invalidate())
     }
@@ -503,6 +545,7 @@ fn report_to_js(env: sys::napi_env, report: VerifyReport) -> napi::Result<sys::n
         ("invalidLinks", report.invalid_links),
         ("danglingLinks", report.dangling_links),
         ("unreachable", report.unreachable),
+        ("unlinked", report.unlinked),
         ("keyIndexMismatches", report.key_index_mismatches),
         ("invalidRecords", report.invalid_records),
         ("lostSlots", report.lost_slots),

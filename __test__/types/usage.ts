@@ -227,11 +227,20 @@ export async function maintain(plane: Plane): Promise<number> {
     report.invalidLinks,
     report.danglingLinks,
     report.unreachable,
+    report.unlinked,
     report.keyIndexMismatches,
     report.invalidRecords,
     report.lostSlots,
   ]
   return ok && writing && !copyOnWrite ? kernels.length + counts.length : named.length
+}
+
+export function mirrored(plane: Plane): boolean {
+  plane.writeNodeRaw(7, 1, Buffer.from([1, 2, 3, 4]), 0.5, 1, Uint32Array.of(3), [Uint32Array.of(4)], 'key')
+  plane.writeNodeRaw(8, 0, new Uint8Array(4), 0, 0, new Uint32Array())
+  plane.setEntryPoint(7, 1)
+  const written: boolean = plane.writeNodeRawIfAbsent(9, 0, new Uint8Array(4), 0, 0, keyEnds, null, null)
+  return plane.clearNode(8) && written
 }
 
 export async function giveUp(plane: Plane): Promise<string> {

@@ -201,13 +201,34 @@ pub fn encode(precision: Precision, metric: Metric, vector: &[f32], norm: f64, c
             (1.0, norm)
         }
     };
+    let (factor, bias) = factor_and_bias(metric, scale, code_norm);
+    Encoded { scale, norm: norm as f32, factor, bias }
+}
+
+/// What distances to a row take besides the dot product of codes.
+fn factor_and_bias(metric: Metric, scale: f32, code_norm: f64) -> (f32, f32) {
     let decoded_norm = code_norm * f64::from(scale);
-    let (factor, bias) = match metric {
+    match metric {
         Metric::Cosine => (reciprocal(code_norm), 0.0),
         Metric::InnerProduct => (scale, 0.0),
         Metric::L2 => (scale, saturate(decoded_norm * decoded_norm)),
+    }
+}
+
+/// Writes codes that somebody else has made: signed bytes, or little-endian 16-bit integers.
+///
+/// # Panics
+/// When `codes` is not as long as `raw`.
+pub fn encode_raw(precision: Precision, metric: Metric, raw: &[u8], scale: f32, codes: &mut [u8]) -> Encoded {
+    codes.copy_from_slice(raw);
+    let code_norm = if precision == Precision::Int8 {
+        codes.iter_mut().for_each(|code| *code ^= INT8_BIAS);
+        int8_norm(raw.iter().map(|byte| *byte as i8))
+    } else {
+        sum_of_squares(raw.as_chunks::<2>().0, |code| f64::from(i16::from_le_bytes(code))).sqrt()
     };
-    Encoded { scale, norm: norm as f32, factor, bias }
+    let (factor, bias) = factor_and_bias(metric, scale, code_norm);
+    Encoded { scale, norm: saturate(code_norm * f64::from(scale)), factor, bias }
 }
 
 /// The vector that `codes` stand for.

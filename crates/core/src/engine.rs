@@ -51,6 +51,8 @@ pub struct Engine {
     pub entry: Mutex<()>,
     /// Serialises removals.
     pub removal: Mutex<()>,
+    /// Serialises writes of raw nodes.
+    pub raw: Mutex<()>,
     turn: Turn,
     committed: Mutex<Committed>,
     sessions: ArrayQueue<Box<Session>>,
@@ -143,6 +145,7 @@ pub enum Operation {
     Insert = 1,
     Remove = 2,
     Upsert = 3,
+    Raw = 4,
 }
 
 impl Engine {
@@ -167,6 +170,7 @@ impl Engine {
             allocation: Mutex::new(()),
             entry: Mutex::new(()),
             removal: Mutex::new(()),
+            raw: Mutex::new(()),
             turn: Turn::default(),
             committed: Mutex::new(Committed { superblock, slot }),
             sessions: ArrayQueue::new(SESSIONS_KEPT),

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::options::Precision;
+
 #[cfg(windows)]
 use windows_sys::Win32::Foundation as win;
 
@@ -61,6 +63,12 @@ pub enum Error {
     Replaced { path: PathBuf },
     /// A compaction put another file at this path: whoever has a handle looks there again by itself.
     Superseded { path: PathBuf },
+    /// A node in a form that the plane does not keep.
+    RawLength { bytes: usize, dims: u32, precision: Precision, expected: usize },
+    /// The plane keeps more of a vector than a raw node has.
+    NotMirrorable,
+    /// Readers, or another writer, have not let go of a node in time.
+    InUse { id: u32 },
     /// Its host declared the plane invalid, for good.
     Invalidated { path: PathBuf },
     /// Neither mark of an invalidation could be made.
@@ -100,6 +108,9 @@ impl Error {
             Error::ReadOnly => "PLANE_READ_ONLY",
             Error::Closed => "PLANE_CLOSED",
             Error::Replaced { .. } | Error::Superseded { .. } => "PLANE_REPLACED",
+            Error::RawLength { .. } => "PLANE_DIMENSION_MISMATCH",
+            Error::NotMirrorable => "PLANE_NOT_MIRRORABLE",
+            Error::InUse { .. } => "PLANE_IN_USE",
             Error::Invalidated { .. } => "PLANE_INVALIDATED",
             Error::NotInvalidated { .. } => "PLANE_NOT_INVALIDATED",
             Error::Linked { .. } => "PLANE_LINKED",
@@ -217,6 +228,17 @@ impl fmt::Display for Error {
                 write!(f, "another plane was created at {}; open it again", path.display())
             }
             Error::Superseded { path } => write!(f, "compaction replaced {}; open it again", path.display()),
+            Error::RawLength { bytes, dims, precision, expected } => {
+                let name = if *precision == Precision::Int8 { "int8" } else { "int16" };
+                write!(f, "vector is {bytes} bytes; plane is {dims} dims x {name} ({expected} bytes)")
+            }
+            Error::NotMirrorable => write!(
+                f,
+                "raw nodes need a plane with precision int8 or int16 and no exact copy (rerank 'none')"
+            ),
+            Error::InUse { id } => {
+                write!(f, "record {id} is in use: a reader has not let go of it for two seconds")
+            }
             Error::Invalidated { path } => write!(
                 f,
                 "{} was invalidated: create it anew, with overwrite, and fill it again",

@@ -77,6 +77,26 @@ pub fn push_free(store: &Store, id: u32) {
     shared.free_count.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Takes a free slot off the list, wherever on it it is; false when it is not. Hosts that write again what was freed find it
+/// near the top.
+pub fn unlist(store: &Store, id: u32) -> bool {
+    let shared = store.shared();
+    let Some(node) = store.node(id) else { return false };
+    let mut word = &shared.free_head;
+    for _ in 0..shared.id_high_water.load(Ordering::Relaxed) {
+        let at = word.load(Ordering::Relaxed);
+        if at == id {
+            word.store(node.header().next.load(Ordering::Relaxed), Ordering::Relaxed);
+            let less = |n: u32| Some(n.saturating_sub(1));
+            let _ = shared.free_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            return true;
+        }
+        let Some(next) = store.node(at) else { return false };
+        word = &next.header().next;
+    }
+    false
+}
+
 /// A queue of slots, linked through their headers.
 struct Queue<'a> {
     head: &'a AtomicU32,

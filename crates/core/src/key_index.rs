@@ -296,6 +296,24 @@ pub fn ids(store: &Store) -> impl Iterator<Item = u32> + '_ {
     tables.flatten().map(|entry| entry.load(Ordering::Acquire)).filter(|e| *e > REMOVED).map(id_of)
 }
 
+/// Takes out every entry of an id but that under its own hash, for a repair that is alone.
+pub fn purge(store: &Store, id: u32, own: Option<KeyHash>) {
+    for (i, shard) in store.key_shards().iter().enumerate() {
+        let is_own = |entry: u64| own.is_some_and(|own| own.shard == i && (entry >> 32) as u32 == own.bits);
+        let entries = table(store, shard.table.load(Ordering::Acquire)).unwrap_or(&[]);
+        for slot in entries {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry > REMOVED && id_of(entry) == id && !is_own(entry) {
+                slot.store(REMOVED, Ordering::Release);
+                shard.removed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // A writer that died may have stored an entry that it had not counted.
+        let used = entries.iter().filter(|slot| slot.load(Ordering::Relaxed) > REMOVED).count();
+        shard.used.store(used as u32, Ordering::Relaxed);
+    }
+}
+
 /// Empties the index, for recovery, which fills it again.
 pub fn clear(store: &Store) {
     for shard in store.key_shards() {

@@ -36,6 +36,7 @@
 //! | `snapshot` | a copy as of one moment, beside writers |
 //! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
 //! | `invalidate` | declaring a plane invalid, for good |
+//! | `mirror` | nodes written as a host has them |
 //! | `predicate` | a search whose caller is asked which records it may return, step by step |
 //! | `cold` | asking for pages that are not in memory |
 //! | `distance/`, `codec` | kernels; vectors to codes and back |
@@ -68,6 +69,7 @@ mod ids;
 mod invalidate;
 mod key_index;
 mod map;
+mod mirror;
 mod new_file;
 mod numbering;
 mod options;
@@ -103,6 +105,7 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use hits::Hits;
 pub use invalidate::{Invalidation, invalidate_plane, stale_path};
+pub use mirror::RawNode;
 pub use options::{CreateOptions, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 pub use options::{DIMS_MAX, EF_MAX, K_MAX, KEY_BYTES_MAX, LINKS_MAX, NODES_MAX};
 pub use plane::Plane;

@@ -11,6 +11,7 @@ use crate::file::layout::{LEVEL_MAX, NONE};
 use crate::file::store::Store;
 use crate::graph::node::Node;
 use crate::heap;
+use crate::mirror::RawNode;
 use crate::options::KEY_BYTES_MAX;
 use crate::testing::{Planted, is_planted};
 
@@ -117,8 +118,32 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     header.parent.store(NONE, Ordering::Relaxed);
     header.removed_epoch.store(0, Ordering::Relaxed);
     header.outlier.store(0, Ordering::Relaxed);
-    header.reserved.store(0, Ordering::Relaxed);
+    header.mirrored.store(0, Ordering::Relaxed);
     node.links().iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
+}
+
+/// Writes codes, header fields and key of a node that a host gives, but for its links, into a slot that the caller is
+/// building.
+pub fn write_raw(store: &Store, id: u32, node: Node<'_>, raw: &RawNode<'_>, key: &[u8], key_unit: u32) {
+    // SAFETY: as in `write`.
+    let codes = unsafe { std::slice::from_raw_parts_mut(node.codes(), store.layout.code_bytes as usize) };
+    let config = &store.config;
+    let encoded = codec::encode_raw(config.precision, config.metric, raw.codes, raw.scale, codes);
+    if store.layout.key_entry_bytes > 0 {
+        write_key_entry(store, id, key, key_unit);
+    }
+    let norm =
+        if raw.inverse_norm > 0.0 { codec::saturate(f64::from(raw.inverse_norm).recip()) } else { 0.0 };
+    let header = node.header();
+    header.factor.store(encoded.factor.to_bits(), Ordering::Relaxed);
+    header.bias.store(encoded.bias.to_bits(), Ordering::Relaxed);
+    header.scale.store(encoded.scale.to_bits(), Ordering::Relaxed);
+    header.norm.store(norm.to_bits(), Ordering::Relaxed);
+    header.exact_scale.store(1.0f32.to_bits(), Ordering::Relaxed);
+    header.parent.store(NONE, Ordering::Relaxed);
+    header.removed_epoch.store(0, Ordering::Relaxed);
+    header.outlier.store(0, Ordering::Relaxed);
+    header.mirrored.store(1, Ordering::Relaxed);
 }
 
 /// Writes a key entry, and a key that does not fit it to its heap block.

@@ -122,6 +122,7 @@ pub fn repair_intents(engine: &Engine) -> Result<()> {
             match operation {
                 o if o == Operation::Insert as u32 => undo_insert(engine, id)?,
                 o if o == Operation::Remove as u32 => finish_removal(engine, id)?,
+                o if o == Operation::Raw as u32 => engine.repair_raw(id)?,
                 o if o == Operation::Upsert as u32 => {
                     undo_insert(engine, id)?;
                     finish_replacement(engine, id, intent.old_id.load(Ordering::Relaxed))?;
@@ -157,6 +158,8 @@ fn relist(engine: &Engine) -> Result<()> {
                 record::release_heap(store, id, node);
                 free.push(id);
             }
+            // A host's, or such as a host left out.
+            Some(SlotState::Cleared | SlotState::Never) => {}
             _ => free.push(id),
         }
     }
@@ -305,13 +308,14 @@ fn scan(
     // Bytes past the last usable extent would come back in a later one and look like records.
     store.storage().truncate(store.file_end())?;
 
+    let entry = shared.entry.load(Ordering::Acquire);
     reset_words(store, superblock, &records);
     let mut records = rebuild_heap(store, records)?;
     if store.config.unique_keys {
         rebuild_key_index(engine, &mut records)?;
     }
     free_the_rest(store, &records);
-    relink(engine, &records)?;
+    relink(engine, &records, entry)?;
     shared.count.store(records.len() as i64, Ordering::Relaxed);
     engine.sync_data()?;
     if sync_failed {
@@ -332,7 +336,7 @@ fn find_records(store: &Store, superblock: &Superblock, progress: &Progress<'_>)
             return Err(Error::Aborted);
         }
         let counts = match node.state() {
-            Some(SlotState::Live) => true,
+            Some(SlotState::Live | SlotState::Hidden) => true,
             // What replaced it is not durable, so it may be all that is left of its key. Which of the two stays is decided
             // by generation.
             Some(SlotState::Replaced) => node.is_held_at(superblock.commit.number),
@@ -341,10 +345,11 @@ fn find_records(store: &Store, superblock: &Superblock, progress: &Progress<'_>)
         if !counts || !intact(store, id, node) {
             continue;
         }
-        if node.state() == Some(SlotState::Replaced) {
+        if node.state() != Some(SlotState::Live) {
             node.set_state(SlotState::Live, node.level());
         }
-        found.push(Found { id, generation: node.generation(), level: node.level() });
+        let mirrored = node.is_mirrored();
+        found.push(Found { id, generation: node.generation(), level: node.level(), mirrored });
     }
     Ok(found)
 }
@@ -493,6 +498,7 @@ fn rebuild_key_index(engine: &Engine, records: &mut Vec<Found>) -> Result<()> {
 /// Every slot that holds no confirmed record goes on the free list, or is as good as never used.
 fn free_the_rest(store: &Store, records: &[Found]) {
     let slots = store.slots();
+    let mirror = records.iter().any(|record| record.mirrored);
     let high_water = records.last().map_or(0, |r| r.id + 1);
     store.shared().id_high_water.store(high_water, Ordering::Relaxed);
     let mut live = records.iter().map(|r| r.id).rev().peekable();
@@ -504,7 +510,12 @@ fn free_the_rest(store: &Store, records: &[Found]) {
         let Some(node) = slots.get(id) else { continue };
         node.header().upper.store(0, Ordering::Relaxed);
         if id < high_water {
-            ids::push_free(store, id);
+            // A host's own, or such as a host left out; elsewhere what was lost.
+            let hosts =
+                node.state() == Some(SlotState::Cleared) || mirror && node.state() == Some(SlotState::Never);
+            if !hosts {
+                ids::push_free(store, id);
+            }
         } else if node.state() != Some(SlotState::Never) {
             node.set_state(SlotState::Never, 0);
         }

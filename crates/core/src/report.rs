@@ -50,6 +50,8 @@ pub struct VerifyReport {
     pub dangling_links: u64,
     /// Live records that no path from the entry point reaches on layer 0.
     pub unreachable: u64,
+    /// Live raw nodes that no path from the entry point reaches on layer 0: their host has not linked to them.
+    pub unlinked: u64,
     /// Key index entries without their record, or records without their entry.
     pub key_index_mismatches: u64,
     /// Records whose header or key entry is outside its valid range.

@@ -46,7 +46,19 @@ pub fn rewrite(
     rewrite.index_keys(hashes)?;
     // The lowest ids are given first.
     let free = |new: &usize| numbering.old_of[*new] == NONE;
-    (0..numbering.old_of.len()).rev().filter(free).for_each(|new| ids::push_free(target, new as u32));
+    for new in (0..numbering.old_of.len() as u32).rev().filter(|new| free(&(*new as usize))) {
+        // Ids are kept, so this is the slot's own state: what a host left out, or cleared, stays the host's.
+        let state = if !numbering.renumbers { source.node(new).and_then(|node| node.state()) } else { None };
+        match state {
+            Some(SlotState::Never) => {}
+            Some(SlotState::Cleared) => {
+                if let Some(node) = target.node(new) {
+                    node.set_state(SlotState::Cleared, 0);
+                }
+            }
+            _ => ids::push_free(target, new),
+        }
+    }
     rewrite.words(superblock, records);
     let mut superblock = superblock.clone();
     superblock.commit.extent_count = target.extents().len() as u32;
@@ -135,7 +147,7 @@ impl Rewrite<'_> {
             (&have.norm, &give.norm),
             (&have.exact_scale, &give.exact_scale),
             (&have.outlier, &give.outlier),
-            (&have.reserved, &give.reserved),
+            (&have.mirrored, &give.mirrored),
         ] {
             give.store(have.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -169,6 +181,14 @@ impl Rewrite<'_> {
 
     /// One list of links, without those that lead to nothing any more.
     fn links(&self, old: u32, layer: u8, have: &[AtomicU32], give: &[AtomicU32]) {
+        let hosts = !self.numbering.renumbers && self.source.node(old).is_some_and(|node| node.is_mirrored());
+        if hosts {
+            // As its host has them, also those to nodes that are still to come.
+            have.iter().zip(give).for_each(|(have, give)| {
+                give.store(have.load(Ordering::Relaxed), Ordering::Relaxed);
+            });
+            return;
+        }
         let reaches =
             |other: &u32| *other != old && self.source.node(*other).is_some_and(|node| node.level() >= layer);
         let kept = links::ids(have).filter(reaches).filter_map(|other| self.numbering.new_id(other));
@@ -197,7 +217,8 @@ impl Rewrite<'_> {
         // What the source names, unless it names none: then it does not know that it holds records.
         let root = named(source.root.load(Ordering::Relaxed)).or_else(|| {
             let generation = |new: &u32| node(*new).map_or(u64::MAX, |node| node.generation());
-            live().map(|(new, _)| new as u32).min_by_key(generation)
+            let linked = |new: &u32| node(*new).is_some_and(|node| !node.is_mirrored());
+            live().map(|(new, _)| new as u32).filter(linked).min_by_key(generation)
         });
         let entry = named(source.entry.load(Ordering::Relaxed) as u32).or_else(|| {
             let level = |new: &u32| node(*new).map_or(0, |node| node.level());

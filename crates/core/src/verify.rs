@@ -10,6 +10,7 @@ use crate::file::layout::{HEAP_UNIT, NONE};
 use crate::graph::node::SlotState;
 use crate::graph::{Graph, links};
 use crate::key_index;
+use crate::options::NODES_MAX;
 use crate::record;
 use crate::recover::intact;
 use crate::report::{Stats, VerifyReport};
@@ -80,6 +81,8 @@ fn check_records(graph: &Graph<'_>, report: &mut VerifyReport) {
         for layer in 0..=node.level() {
             for other in links::ids(graph.links(node, layer)) {
                 match graph.slots.get(other) {
+                    // A host's links may lead to nodes that are still to come.
+                    None if node.is_mirrored() && other <= NODES_MAX => report.dangling_links += 1,
                     None => report.invalid_links += 1,
                     Some(_) if other == id => report.invalid_links += 1,
                     Some(target) if !target.is_live() => report.dangling_links += 1,
@@ -112,9 +115,14 @@ fn check_reachable(graph: &Graph<'_>, report: &mut VerifyReport) {
         }
     }
     for id in (0..graph.slots.limit()).filter(|id| !seen[*id as usize]) {
-        if live(id).is_some() {
-            report.unreachable += 1;
-            note(report, id);
+        match live(id) {
+            // What a host's links do not reach is its own affair.
+            Some(node) if node.is_mirrored() => report.unlinked += 1,
+            Some(_) => {
+                report.unreachable += 1;
+                note(report, id);
+            }
+            None => {}
         }
     }
 }
@@ -141,8 +149,13 @@ fn check_lists(graph: &Graph<'_>, report: &mut VerifyReport) {
         }
     }
     for id in 0..graph.slots.limit() {
-        let live = graph.slots.get(id).is_some_and(|node| node.is_live());
-        if live == listed[id as usize] {
+        let node = graph.slots.get(id);
+        let live = node.is_some_and(|node| node.is_live());
+        // A host's own, or such as a host left out.
+        let hosts = node.is_some_and(|node| {
+            matches!(node.state(), Some(SlotState::Never | SlotState::Cleared | SlotState::Hidden))
+        });
+        if live == listed[id as usize] && !hosts {
             report.lost_slots += 1;
             note(report, id);
         }

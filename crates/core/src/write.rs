@@ -67,9 +67,9 @@ impl Engine {
 
     /// Whether a slot holds, or is about to hold, a record with this key. The caller is pinned.
     pub(crate) fn has_key(&self, id: u32, key: &[u8]) -> bool {
-        let linked = self.store.node(id).is_some_and(|node| node.is_linked());
-        // SAFETY: pinned, and seen complete.
-        linked && unsafe { record::key(&self.store, id) } == Some(key)
+        let held = self.store.node(id).is_some_and(|node| node.is_linked() || node.is_hidden());
+        // SAFETY: pinned, and seen complete; a hidden record stays so while its key's shard is locked.
+        held && unsafe { record::key(&self.store, id) } == Some(key)
     }
 
     fn claim_key(&self, hash: KeyHash, key: &[u8], id: u32) -> Result<()> {
@@ -202,7 +202,9 @@ impl Engine {
         graph.publish(node, level);
         shared.count.fetch_add(1, Ordering::Relaxed);
         shared.root.store(id, Ordering::Release);
-        shared.entry.store(entry_word(id, level), Ordering::Release);
+        // Unless a host's nodes are there, which have an entry point and no root.
+        let first = entry_word(id, level);
+        let _ = shared.entry.compare_exchange(u64::MAX, first, Ordering::Release, Ordering::Relaxed);
         true
     }
 
@@ -312,6 +314,6 @@ impl Engine {
     }
 }
 
-fn entry_word(id: u32, level: u8) -> u64 {
+pub(crate) fn entry_word(id: u32, level: u8) -> u64 {
     u64::from(level) << 32 | u64::from(id)
 }

@@ -29,7 +29,9 @@ fn is_refused(path: &Path) -> bool {
 }
 
 fn insert(plane: &Plane, rng: &mut Rng, count: usize) {
-    (0..count).for_each(|i| drop(plane.insert(&rng.gaussian(DIMS), format!("{i}").as_bytes()).unwrap()));
+    for i in 0..count {
+        plane.insert(&rng.gaussian(DIMS), format!("{i}").as_bytes()).unwrap();
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn shared_state_is_as_documented() {
 #[test]
 fn node_header_is_as_documented() {
     let fields = offsets!(NodeHeader: state, factor, bias, scale, norm, checksum, generation, upper, parent, exact_scale,
-        next, removed_epoch, outlier, reserved);
+        next, removed_epoch, outlier, mirrored);
     assert_fields(&table("### Node header"), &fields);
 }
 

@@ -117,7 +117,7 @@ pub struct ProcessEntry {
 /// What a writing thread is changing, for whoever repairs after it.
 #[repr(C, align(64))]
 pub struct Intent {
-    /// 0 none, 1 insert, 2 remove, 3 upsert.
+    /// 0 none, 1 insert, 2 remove, 3 upsert, 4 raw node.
     pub operation: AtomicU32,
     /// The record being written or removed.
     pub id: AtomicU32,

@@ -30,6 +30,10 @@ pub enum SlotState {
     /// As `Limbo`, for a record that another one replaced: after a power cut it is the key's record still, if the other
     /// one did not reach the disk.
     Replaced = 6,
+    /// Taken out by its host, and the host's to write again; on no list.
+    Cleared = 7,
+    /// Whole, but read by nobody: its host is about to write over it. A kill brings it back.
+    Hidden = 8,
     /// Written, and being linked in: writers may read it, readers do not see it yet.
     Linking = 5,
 }
@@ -64,8 +68,8 @@ pub struct NodeHeader {
     pub removed_epoch: AtomicU64,
     /// 1 for a record that had few ways in when it was inserted: lists keep their links to it.
     pub outlier: AtomicU32,
-    /// For later versions.
-    pub reserved: AtomicU32,
+    /// 1 for a node that a host has written, with links of its own: it has no parent and is none.
+    pub mirrored: AtomicU32,
 }
 
 const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
@@ -227,6 +231,8 @@ impl<'a> Node<'a> {
             4 => SlotState::Free,
             5 => SlotState::Linking,
             6 => SlotState::Replaced,
+            7 => SlotState::Cleared,
+            8 => SlotState::Hidden,
             _ => return None,
         })
     }
@@ -303,6 +309,16 @@ impl<'a> Node<'a> {
     /// See `NodeHeader::outlier`.
     pub fn is_outlier(&self) -> bool {
         self.header().outlier.load(Ordering::Relaxed) == 1
+    }
+
+    /// See `NodeHeader::mirrored`.
+    pub fn is_mirrored(&self) -> bool {
+        self.header().mirrored.load(Ordering::Relaxed) == 1
+    }
+
+    /// Whether the slot holds a complete record that nobody reads for the moment.
+    pub fn is_hidden(&self) -> bool {
+        self.state_word() & 0xFF == SlotState::Hidden as u32
     }
 
     /// See `NodeHeader::upper`.

@@ -1,6 +1,6 @@
 //! The tree of protected links: why every record can be reached.
 //!
-//! Every record but the root has a parent: an **older** record that links to it on layer 0, by a link that may not be
+//! Every record that was linked here, but the root, has a parent: an **older** record that links to it on layer 0, by a link that may not be
 //! dropped. "Older" means a lower generation, so parents form no cycle, and the root, the oldest record, has a path to
 //! every other one. Choosing links for diversity alone gives no such promise: it strands outliers and copies.
 //!
@@ -38,6 +38,7 @@ impl<'a> Graph<'a> {
             && let Some(record) = self.slots.get(child)
             && record.parent() == NONE
             && node.is_live()
+            && !node.is_mirrored()
             && self.is_well_connected(node)
             && node.generation() < record.generation()
             && self.store.shared().root.load(Ordering::Acquire) != child
@@ -103,7 +104,7 @@ impl<'a> Graph<'a> {
         let others = selection.kept().iter().copied().filter(|other| Some(*other) != cover);
         cover.into_iter().chain(others).any(|other| {
             let Some(parent) = self.slots.get(other) else { return false };
-            if parent.generation() >= record.generation() {
+            if parent.generation() >= record.generation() || parent.is_mirrored() {
                 return false;
             }
             // Only the one that stands for the child spends a link on it; any other must have it already.
@@ -130,7 +131,7 @@ impl<'a> Graph<'a> {
     /// `adopt`, with the lock of `id` held.
     fn adopt_locked(&self, id: u32, child: u32, force: bool, edit: &mut Edit) -> bool {
         let (Some(node), Some(record)) = (self.slots.get(id), self.slots.get(child)) else { return false };
-        if id == child || !node.is_live() || node.generation() >= record.generation() {
+        if id == child || !node.is_live() || node.is_mirrored() || node.generation() >= record.generation() {
             return false;
         }
         let links = node.links();
