@@ -102,6 +102,12 @@ export type PlaneErrorCode =
   | 'PLANE_KEY_NOT_FOUND'
   /** `compact` gave the records new ids while they were iterated over. */
   | 'PLANE_RENUMBERED'
+  /** A search asked for a `recall`, and the plane was never calibrated: call `calibrate()`, or give `ef`. */
+  | 'PLANE_NOT_CALIBRATED'
+  /** No measured beam width gives the `recall` that was asked for; the message names the best. */
+  | 'PLANE_RECALL_UNREACHABLE'
+  /** Too few records to calibrate with. */
+  | 'PLANE_TOO_SMALL'
   /** A fault in vecplane itself; please report it. */
   | 'PLANE_INTERNAL'
   /** The caller's signal stopped the call; `name` is `'AbortError'` and `cause` the signal's reason. */
@@ -205,9 +211,26 @@ export interface SearchOptions {
   k?: number
   /**
    * Beam width, 1 to 1,048,576, raised to `k` when lower. More find more of the true neighbours and take longer.
-   * Default `max(128, 4 * k)`. Fails with `ERR_OUT_OF_RANGE`.
+   * Default: what the plane's calibration gives for a recall of 0.98, unless it is stale; else `max(160, 4 * k)`, which gives as
+   * much on the vectors it was measured with. A search with a filter takes the larger of the two. Fails with `ERR_OUT_OF_RANGE`.
    */
   ef?: number
+  /**
+   * Share of the true neighbours to find on average, above 0 and below 1, instead of `ef` (both: a `TypeError` with
+   * `ERR_INVALID_ARG_VALUE`). The beam width comes from {@link Plane.calibrate}; what is delivered may lie below by
+   * `min(0.005, (1 - recall) / 2)`. Another `k` than those calibrated goes by the nearest ones. A plane of up to 1,000 records
+   * looks at all of them and needs no calibration. Fails with `ERR_OUT_OF_RANGE` (also for 1: `searchExact` finds all),
+   * `PLANE_NOT_CALIBRATED`, `PLANE_RECALL_UNREACHABLE`.
+   */
+  recall?: number
+  /**
+   * Instead of the `k` nearest: all records whose distance is at most this, the nearest `limit` of them. A finite number; not
+   * below 0 for `'cosine'` and `'l2'`. Fails with `ERR_OUT_OF_RANGE`, and together with `k` or `recall` with
+   * `ERR_INVALID_ARG_VALUE`. Found by a walk like all else: a higher `ef` misses fewer.
+   */
+  within?: number
+  /** With `within`: most hits wanted, 0 to 1,048,576. Default 1,000. Fails with `ERR_OUT_OF_RANGE`; without `within`: `ERR_INVALID_ARG_VALUE`. */
+  limit?: number
   /** Which records may be returned. Default: all of them. */
   filter?: Filter | null
   /** Whether to score final candidates with the exact copy, where the plane keeps one. Default true. */
@@ -225,6 +248,10 @@ export interface ExactSearchOptions {
   k?: number
   /** As in {@link SearchOptions}. */
   filter?: Filter | null
+  /** As in {@link SearchOptions}; all that are there, for certain. */
+  within?: number
+  /** As in {@link SearchOptions}. */
+  limit?: number
 }
 
 export interface InsertBatchOptions {
@@ -318,6 +345,36 @@ export interface Stats {
    * allocated space may run out under a mapped page, and a full disk may end the process: keep some of it free.
    */
   copyOnWrite: boolean
+  /** Whether any calibration is stale: see {@link Calibration.stale}. False when there is none. */
+  calibrationStale: boolean
+}
+
+/** How `calibrate` measures. */
+export interface CalibrateOptions {
+  /** Neighbours to ask for, 1 to 1,024. Default 10. Fails with `ERR_OUT_OF_RANGE`. */
+  k?: number
+  /** Records to ask with, 100 to 100,000; all but two of a plane that has fewer. Default 4,000. Fails with `ERR_OUT_OF_RANGE`. */
+  samples?: number
+  /** Threads to measure with, 1 to 1,024. Default: every hardware thread. Fails with `ERR_OUT_OF_RANGE`. */
+  threads?: number
+  /** Told how many samples are done, about ten times a second and once at the end. What it throws ends the call, which rejects with it. */
+  onProgress?: (done: number, total: number) => void
+  /** Ends the call with `ABORT_ERR`; what was stored before stays. */
+  signal?: AbortSignal
+}
+
+/** What `calibrate` found for one `k`. The caller's own. */
+export interface Calibration {
+  /** Neighbours that were asked for. */
+  k: number
+  /** Records that were asked with. */
+  samples: number
+  /** Records that the plane held. */
+  count: number
+  /** Whether half as many records as it held were inserted and removed since, so that the curve may be off. */
+  stale: boolean
+  /** Mean share of the true neighbours that a beam width found; both ascend. */
+  curve: { ef: number; recall: number }[]
 }
 
 /** What `verify` found; all counts are 0 in a sound plane, but for `live`, `danglingLinks` and `unlinked`. */
@@ -561,7 +618,8 @@ export class Plane {
    * Finds nearest neighbours, on the libuv pool.
    *
    * Fails with `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE`, `PLANE_ZERO_QUERY` (cosine: no direction to compare with),
-   * `ERR_OUT_OF_RANGE` (`k`, `ef`), `ERR_INVALID_ARG_VALUE` (an unknown option), `ABORT_ERR`.
+   * `ERR_OUT_OF_RANGE` (`k`, `ef`, `recall`, `within`, `limit`), `ERR_INVALID_ARG_VALUE` (an unknown option, or two that exclude
+   * each other), `PLANE_NOT_CALIBRATED` and `PLANE_RECALL_UNREACHABLE` (`recall`), `ABORT_ERR`.
    */
   search(vector: Float32Array, options?: AsyncSearchOptions): Promise<SearchHits>
   /**
@@ -593,6 +651,23 @@ export class Plane {
   searchExact(vector: Float32Array, options?: ExactSearchOptions): SearchHits
   /** {@link Plane.searchExact} on the libuv pool. */
   searchExactAsync(vector: Float32Array, options?: ExactSearchOptions): Promise<SearchHits>
+
+  /**
+   * Measures which share of the true neighbours searches find at beam widths from `max(k, 4)` to 4,096, and keeps the curve in
+   * the file: `recall` and the default beam width go by it from then on, in every process. Records are asked for their own
+   * neighbours, each taken for absent meanwhile; the truth is a scan of all records. On threads of its own, after batches of
+   * the same handle; searches go on, and writes too, though much writing blurs the result. Records are not changed, and the
+   * curve is on the disk when the promise resolves. It survives `snapshot` and `compact`. Curves of up to 7 `k` are kept; an
+   * eighth takes the place of the oldest.
+   *
+   * Measure again after the plane has changed much ({@link Stats.calibrationStale}). For the time it takes see `docs/tuning.md`.
+   *
+   * Fails with `PLANE_TOO_SMALL` (fewer records than 1,000 or `2 * k`: a plane of up to 1,000 needs no calibration),
+   * `PLANE_READ_ONLY`, `PLANE_LOCKED`, `ABORT_ERR`, `ERR_OUT_OF_RANGE`.
+   */
+  calibrate(options?: CalibrateOptions): Promise<Calibration>
+  /** What `calibrate` has found, by ascending `k`; empty before the first time. The caller's own. */
+  calibration(): Calibration[]
 
   /**
    * Makes everything that was acknowledged before the call durable: it survives a killed process, a crashed system and a

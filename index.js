@@ -56,8 +56,9 @@ const OPEN_ASYNC_OPTIONS = [...OPEN_OPTIONS, 'onProgress', 'signal']
 const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
 const SNAPSHOT_OPTIONS = ['overwrite', 'onProgress', 'signal']
 const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'onProgress', 'signal']
-const EXACT_OPTIONS = ['k', 'filter']
-const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'filter', 'rerank']
+const CALIBRATE_OPTIONS = ['k', 'samples', 'threads', 'onProgress', 'signal']
+const EXACT_OPTIONS = ['k', 'filter', 'within', 'limit']
+const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'recall', 'filter', 'rerank', 'within', 'limit']
 const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
 const PREDICATE_OPTIONS = ['k', 'ef', 'filterExpansion', 'visitBudget', 'rerank', 'signal']
 const SEARCH_BATCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'threads']
@@ -173,13 +174,13 @@ class Plane {
   [Symbol.iterator]() { return this.records() }
 
   searchSync(vector, ...limits) {
-    const { k, ef, filter, filterExpansion, rerank } = asked(SEARCH_SYNC_OPTIONS, ...limits)
-    return new SearchHits(this.#native.searchSync(vector, k, ef, filterOf(filter), filterExpansion, rerank))
+    const { k, ef, filter, filterExpansion, rerank, recall, within } = asked(SEARCH_SYNC_OPTIONS, ...limits)
+    return new SearchHits(this.#native.searchSync(vector, k, ef, filterOf(filter), filterExpansion, rerank, recall, within))
   }
 
   async search(vector, ...limits) {
-    const { k, ef, filter, filterExpansion, rerank, signal } = asked(SEARCH_OPTIONS, ...limits)
-    const start = (control) => this.#native.search(vector, k, ef, filterOf(filter), filterExpansion, rerank, control)
+    const { k, ef, filter, filterExpansion, rerank, recall, within, signal } = asked(SEARCH_OPTIONS, ...limits)
+    const start = (control) => this.#native.search(vector, k, ef, filterOf(filter), filterExpansion, rerank, recall, within, control)
     const ids = await (signal === undefined ? start() : followed(start, signal))
     if (signal?.aborted) throw Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason })
     return new SearchHits(ids)
@@ -204,8 +205,8 @@ class Plane {
   }
 
   async searchBatch(vectors, options) {
-    const { k = K_DEFAULT, ef, filter, rerank, threads } = known(SEARCH_BATCH_OPTIONS, options)
-    const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter), rerank, threads)
+    const { k, ef, filter, rerank, recall, within, threads } = asked(SEARCH_BATCH_OPTIONS, options)
+    const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter), rerank, recall, within, threads)
     const queries = vectors.length / this.dims
     const ids = await searching
     const keys = Buffer.from(ids.buffer, 12 * ids.length + 4 * queries)
@@ -215,14 +216,22 @@ class Plane {
   }
 
   searchExact(vector, options) {
-    const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
-    return new SearchHits(this.#native.searchExact(vector, k, filterOf(filter)))
+    const { k, filter, within } = asked(EXACT_OPTIONS, options)
+    return new SearchHits(this.#native.searchExact(vector, k, filterOf(filter), within))
   }
 
   async searchExactAsync(vector, options) {
-    const { k = K_DEFAULT, filter } = known(EXACT_OPTIONS, options)
-    return new SearchHits(await this.#native.searchExactAsync(vector, k, filterOf(filter)))
+    const { k, filter, within } = asked(EXACT_OPTIONS, options)
+    return new SearchHits(await this.#native.searchExactAsync(vector, k, filterOf(filter), within))
   }
+
+  async calibrate(options) {
+    const { k = K_DEFAULT, samples, threads, onProgress, signal } = known(CALIBRATE_OPTIONS, options)
+    const start = (control) => this.#inTurn(() => this.#native.calibrate(k, samples, threads, control))
+    return followed(start, signal, onProgress)
+  }
+
+  calibration() { return this.#native.calibration() }
 
   flush(watermark) { return this.#native.flush(watermark) }
   async flushAsync(watermark) { return this.#native.flushAsync(watermark) }

@@ -44,6 +44,8 @@ const MEMBERS = {
   flush: { call: (plane) => plane.flush(), writes: true },
   flushAsync: { call: (plane) => plane.flushAsync(3), writes: true, promise: true },
   getWatermark: { call: (plane) => plane.getWatermark() },
+  calibrate: { call: (plane) => plane.calibrate(), writes: true, promise: true },
+  calibration: { call: (plane) => plane.calibration() },
   snapshot: { call: (plane) => plane.snapshot(`${plane.path}.snapshot`, { overwrite: true }), promise: true },
   compact: { call: (plane) => plane.compact(), writes: true, promise: true },
   'compact to a path': { call: (plane) => plane.compact({ path: `${plane.path}.compacted`, overwrite: true }), promise: true },
@@ -253,6 +255,7 @@ test('stats tell sizes and counts', async (t) => {
   const stats = plane.stats()
   assert.deepEqual([stats.count, stats.idHighWater, stats.limbo + stats.free, stats.writing], [2, 3, 1, false])
   assert.equal(typeof stats.copyOnWrite, 'boolean')
+  assert.equal(stats.calibrationStale, false)
   assert.equal(stats.fileBytes, fs.statSync(file).size)
   assert.equal(stats.exactBytes, 400)
   assert.equal(stats.longKeyBytes, 80)

@@ -116,7 +116,7 @@ test('unknown options are named with the nearest right spelling', async (t) => {
     [{ efs: 5 }, /did you mean 'ef'\?/],
     [{ fliter: new Uint8Array(1) }, /did you mean 'filter'\?/],
     [{ rernk: true }, /did you mean 'rerank'\?/],
-    [{ completelyOther: 1 }, /known are k, ef, filter/],
+    [{ completelyOther: 1 }, /known are k, ef, recall, filter/],
     [Object.create({ inherited: 1 }), /unknown option 'inherited'/],
   ]) {
     for (const call of [() => plane.search(query, options), () => plane.searchSync(query, options)]) {

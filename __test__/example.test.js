@@ -64,3 +64,13 @@ test('the example says what is wrong when its path has no folder', () => {
   assert.equal(status, 1)
   assert.match(stderr, /^ENOENT: /)
 })
+
+test('the example on recall gets what it asks for', () => {
+  const { status, stdout, stderr } = run(path.join(ROOT, 'examples', 'recall.cjs'), path.join(folder, 'recall.hnsw'))
+  assert.deepEqual({ status, stderr }, { status: 0, stderr: '' })
+  assert.match(stdout, /^measured with 1000 of 20000 records/)
+  const asked = [...stdout.matchAll(/^asked for ([\d.]+), found ([\d.]+)$/gm)].map(([, asked, found]) => [Number(asked), Number(found)])
+  assert.deepEqual(asked.map(([recall]) => recall), [0.9, 0.99])
+  for (const [recall, found] of asked) assert.ok(found >= recall - 0.02, `${recall} asked, ${found} found`)
+  assert.match(stdout, /^\d+ records are at most/m)
+})

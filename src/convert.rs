@@ -93,6 +93,10 @@ arguments! {
         arg.present().map(|arg| arg.count("visitBudget", 1, SAFE_INTEGER_MAX)).transpose()
     };
     Verdicts: Vec<u8> = |arg| arg.elements("verdicts", BYTES);
+    Recall: Option<f64> = |arg| arg.given().map(|arg| arg.plain("recall", "a number")).transpose();
+    Within: Option<f64> = |arg| arg.given().map(|arg| arg.plain("within", "a number")).transpose();
+    CalibratedK: usize = |arg| arg.count("k", 1, 1024);
+    Samples: Option<usize> = |arg| arg.given().map(|arg| arg.count("samples", 100, 100_000)).transpose();
     Rerank: bool = |arg| arg.given().map_or(Ok(true), |arg| arg.flag("rerank"));
     Watermark: u64 = |arg| arg.integer("watermark", 0, SAFE_INTEGER_MAX);
     OptionalWatermark: Option<u64> = |arg| {
@@ -357,7 +361,7 @@ fn spelled(number: f64) -> String {
 }
 
 /// A query, checked and copied.
-pub struct Query(pub Vector, pub K, pub Ef, pub Filter, pub Expansion, pub Rerank);
+pub struct Query(pub Vector, pub K, pub Ef, pub Filter, pub Expansion, pub Rerank, pub Recall, pub Within);
 
 impl Query {
     /// Asks the engine.
@@ -371,12 +375,14 @@ impl Query {
     }
 
     fn options(&self) -> SearchOptions<'_> {
-        let Query(_, k, ef, filter, expansion, rerank) = self;
+        let Query(_, k, ef, filter, expansion, rerank, recall, within) = self;
         let mut options = SearchOptions::new(k.0);
         options.ef = ef.0;
         filter.0.apply(&mut options);
         options.filter_expansion = expansion.0.unwrap_or(options.filter_expansion);
         options.rerank = rerank.0;
+        options.recall = recall.0;
+        options.within = within.0;
         options
     }
 }

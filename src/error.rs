@@ -59,7 +59,8 @@ impl Failure {
                     | Error::RawLength { .. }
                     | Error::NotFinite { .. }
                     | Error::ZeroQuery
-                    | Error::OutOfRange { .. } => Class::Range,
+                    | Error::OutOfRange { .. }
+                    | Error::NotInRange { .. } => Class::Range,
                     _ => Class::Plane,
                 };
                 (class, error.code(), error.to_string())

@@ -9,8 +9,8 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions, RawNode, Result,
-    SearchOptions, VerifyReport,
+    CalibrateOptions, Calibration, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane,
+    PredicateOptions, RawNode, Result, SearchOptions, VerifyReport,
 };
 
 use crate::control::{NativeControl, Staged};
@@ -221,8 +221,10 @@ impl NativePlane {
         filter: Filter,
         expansion: Expansion,
         rerank: Rerank,
+        recall: Recall,
+        within: Within,
     ) -> napi::Result<Returned> {
-        let query = Query(vector, k, ef, filter, expansion, rerank);
+        let query = Query(vector, k, ef, filter, expansion, rerank, recall, within);
         hits(env.raw(), self.read(env, |plane| query.search(plane))?).map(Returned)
     }
 
@@ -237,9 +239,12 @@ impl NativePlane {
         filter: Filter,
         expansion: Expansion,
         rerank: Rerank,
+        recall: Recall,
+        within: Within,
         control: Option<&NativeControl>,
     ) -> napi::Result<Returned> {
-        let (shared, query) = (self.shared(env)?, Query(vector, k, ef, filter, expansion, rerank));
+        let shared = self.shared(env)?;
+        let query = Query(vector, k, ef, filter, expansion, rerank, recall, within);
         let control = control.map(|control| control.shared()).unwrap_or_default();
         let search = move || {
             control.check()?;
@@ -258,17 +263,27 @@ impl NativePlane {
         ef: Ef,
         filter: Filter,
         rerank: Rerank,
+        recall: Recall,
+        within: Within,
         threads: Threads,
     ) -> napi::Result<Returned> {
         let shared = self.shared(env)?;
-        let query = Query(Vector(vectors.0), k, ef, filter, Expansion(None), rerank);
+        let query = Query(Vector(vectors.0), k, ef, filter, Expansion(None), rerank, recall, within);
         on_thread(&env, None, move || Ok(query.search_batch(shared.plane(), threads.0)?), answers)
     }
 
     #[napi]
-    pub fn search_exact(&self, env: Env, vector: Vector, k: K, filter: Filter) -> napi::Result<Returned> {
+    pub fn search_exact(
+        &self,
+        env: Env,
+        vector: Vector,
+        k: K,
+        filter: Filter,
+        within: Within,
+    ) -> napi::Result<Returned> {
         let mut options = SearchOptions::new(k.0);
         filter.0.apply(&mut options);
+        options.within = within.0;
         let found = self.read(env, |plane| plane.search_exact_with(&vector.0, &options))?;
         hits(env.raw(), found).map(Returned)
     }
@@ -280,11 +295,13 @@ impl NativePlane {
         vector: Vector,
         k: K,
         filter: Filter,
+        within: Within,
     ) -> napi::Result<Returned> {
         let shared = self.shared(env)?;
         let search = move || {
             let mut options = SearchOptions::new(k.0);
             filter.0.apply(&mut options);
+            options.within = within.0;
             Ok(shared.plane().search_exact_with(&vector.0, &options)?)
         };
         on_pool(&env, search, hits)
@@ -310,6 +327,33 @@ impl NativePlane {
         options.rerank = rerank.0;
         let start = || NativePredicateSearch::start(shared, &vector.0, &options);
         guarded(start).map_err(|failure| failure.raise(env.raw()))
+    }
+
+    #[napi]
+    pub fn calibrate(
+        &self,
+        env: Env,
+        k: CalibratedK,
+        samples: Samples,
+        threads: Threads,
+        control: &NativeControl,
+    ) -> napi::Result<Returned> {
+        let (shared, control) = (self.shared(env)?, control.shared());
+        let lane = Some(Arc::clone(&shared));
+        let default = CalibrateOptions::default();
+        let samples = samples.0.unwrap_or(default.samples);
+        let options = CalibrateOptions { k: k.0, samples, threads: threads.0 };
+        let calibrate = move || {
+            control.check()?;
+            Ok(shared.writing().calibrate(&options, &|done, total| control.advance_of(done, total))?)
+        };
+        on_thread(&env, lane, calibrate, |env, curve| calibration_to_js(env, &curve))
+    }
+
+    #[napi]
+    pub fn calibration(&self, env: Env) -> napi::Result<Vec<Returned>> {
+        let curves = self.read(env, |plane| plane.calibrations())?;
+        curves.iter().map(|curve| calibration_to_js(env.raw(), curve).map(Returned)).collect()
     }
 
     #[napi]
@@ -453,6 +497,7 @@ impl NativePlane {
         object.set("kernels", stats.kernels)?;
         object.set("writing", stats.writing)?;
         object.set("copyOnWrite", stats.copy_on_write)?;
+        object.set("calibrationStale", stats.calibration_stale)?;
         Ok(object)
     }
 
@@ -523,6 +568,24 @@ fn milliseconds(number: u32) -> Duration {
 
 fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
+}
+
+fn calibration_to_js(env: sys::napi_env, curve: &Calibration) -> napi::Result<sys::napi_value> {
+    let env = Env::from_raw(env);
+    let mut object = Object::new(&env)?;
+    object.set("k", curve.k as f64)?;
+    object.set("samples", curve.samples as f64)?;
+    object.set("count", curve.count as f64)?;
+    object.set("stale", curve.stale)?;
+    let mut points = Vec::with_capacity(curve.points.len());
+    for point in &curve.points {
+        let mut object = Object::new(&env)?;
+        object.set("ef", point.ef as f64)?;
+        object.set("recall", point.recall)?;
+        points.push(object);
+    }
+    object.set("curve", points)?;
+    Ok(object.raw())
 }
 
 fn compacted_to_js(env: sys::napi_env, compacted: (Compacted, bool)) -> napi::Result<sys::napi_value> {

@@ -4,6 +4,8 @@ import { Plane, PlaneError, SearchHits, invalidatePlane, invalidatePlaneAsync, s
 import type {
   AsyncSearchOptions,
   BatchSearchOptions,
+  CalibrateOptions,
+  Calibration,
   BatchSearchResult,
   CompactOptions,
   CompactResult,
@@ -191,6 +193,19 @@ export async function searchAsked(plane: Plane): Promise<number> {
   return hits.truncated ? hits.length : later.length + same.key(0).length + verdicts.length
 }
 
+export async function calibrated(plane: Plane): Promise<number> {
+  const options: CalibrateOptions = { k: 5, samples: 1000, threads: 1, onProgress: (done, total) => done / total, signal }
+  const { k, samples, count, stale, curve }: Calibration = await plane.calibrate(options)
+  const curves: Calibration[] = [...plane.calibration(), await plane.calibrate()]
+  const points: { ef: number; recall: number }[] = stale ? [] : curve
+  const asked: SearchHits = await plane.search(vector, { k, recall: 0.99 })
+  const within: SearchHits[] = [
+    await plane.search(vector, { within: 0.3, limit: 50, ef: 200, filter: null }),
+    plane.searchExact(vector, { within: 0.3, limit: 5 }),
+  ]
+  return samples + count + curves.length + points.length + asked.length + within.length
+}
+
 export async function maintain(plane: Plane): Promise<number> {
   plane.setWatermark(7)
   plane.flush()
@@ -204,7 +219,7 @@ export async function maintain(plane: Plane): Promise<number> {
   await plane.compact('elsewhere.hnsw')
   plane.flush(smaller)
   const stats: Stats = plane.stats()
-  const { writing, copyOnWrite, kernels, ...sizes }: Stats = stats
+  const { writing, copyOnWrite, calibrationStale, kernels, ...sizes }: Stats = stats
   const report: VerifyReport = await plane.verify()
   const { ok, examples, ...findings } = report
   const counts: number[] = [...Object.values(sizes), ...Object.values(findings), ...examples]

@@ -123,7 +123,7 @@ pub(crate) fn run(
 
 /// Runs `work` on this thread and others, `threads` in all (0 for every hardware thread), but no more than the hardware
 /// has, or than there are pieces of it.
-fn on_threads(threads: usize, pieces: usize, work: impl Fn() + Sync) {
+pub(crate) fn on_threads(threads: usize, pieces: usize, work: impl Fn() + Sync) {
     // More threads than the hardware has gain nothing here, and take the processor from the caller's event loop.
     let hardware = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { hardware } else { threads.min(hardware) }.min(INTENT_COUNT);

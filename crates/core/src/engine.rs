@@ -7,8 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::calibration::Calibration;
 use crate::epoch::{Pin, Readers};
 use crate::error::{Error, Result};
+use crate::file::curves::Curves;
 use crate::file::header::{Commit, Superblock};
 use crate::file::identity::Identity;
 use crate::file::layout::{INTENT_COUNT, SUPERBLOCK_BYTES};
@@ -45,6 +47,7 @@ pub struct Engine {
     pub readers: Readers,
     pub links: LinkLocks,
     pub shards: ShardLocks,
+    pub curves: Curves,
     /// Serialises slot and heap allocation.
     pub allocation: Mutex<()>,
     /// Serialises changes of entry point and root, and the first insert.
@@ -167,6 +170,7 @@ impl Engine {
             readers,
             links: LinkLocks::default(),
             shards: ShardLocks::default(),
+            curves: Curves::default(),
             allocation: Mutex::new(()),
             entry: Mutex::new(()),
             removal: Mutex::new(()),
@@ -436,6 +440,13 @@ impl Engine {
         self.opened_clean.store(!recovered, Ordering::Relaxed);
         self.opened.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether the plane has changed so much since this measurement that it may be off.
+    pub fn is_stale(&self, curve: &Calibration) -> bool {
+        let shared = self.store.shared();
+        let count = shared.count.load(Ordering::Relaxed).max(0) as u64;
+        curve.is_stale(count, shared.churn.load(Ordering::Relaxed))
     }
 
     /// Whether this process has the writer's turn.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::calibration::EF_CALIBRATED_MAX;
 use crate::options::Precision;
 
 #[cfg(windows)]
@@ -25,6 +26,8 @@ pub enum Error {
     ZeroQuery,
     /// A number outside its range.
     OutOfRange { name: &'static str, value: u64, min: u64, max: u64 },
+    /// A real number outside its range.
+    NotInRange { name: &'static str, value: f64, range: &'static str },
     /// An option that does not fit the others or the plane.
     InvalidOption { name: &'static str, reason: &'static str },
     /// A batch whose arrays do not fit each other.
@@ -77,6 +80,12 @@ pub enum Error {
     Linked { path: PathBuf, names: u64 },
     /// A sync failed: writes are refused until the plane is opened again.
     SyncFailed,
+    /// A recall was asked for, and the plane was never calibrated.
+    NotCalibrated,
+    /// No measured beam width reaches this recall.
+    RecallUnreachable { recall: f64, best: f64, k: usize },
+    /// Too few records to measure recall on.
+    TooSmall { count: u64, min: u64 },
     /// The caller cancelled a long call.
     Aborted,
     /// The operating system refused.
@@ -90,7 +99,7 @@ impl Error {
             Error::DimensionMismatch { .. } => "PLANE_DIMENSION_MISMATCH",
             Error::NotFinite { .. } => "PLANE_NOT_FINITE",
             Error::ZeroQuery => "PLANE_ZERO_QUERY",
-            Error::OutOfRange { .. } => "ERR_OUT_OF_RANGE",
+            Error::OutOfRange { .. } | Error::NotInRange { .. } => "ERR_OUT_OF_RANGE",
             Error::InvalidOption { .. } | Error::InvalidBatch { .. } => "ERR_INVALID_ARG_VALUE",
             Error::KeyUnstorable { .. } => "PLANE_KEY_UNSTORABLE",
             Error::KeyExists { .. } => "PLANE_KEY_EXISTS",
@@ -115,6 +124,9 @@ impl Error {
             Error::NotInvalidated { .. } => "PLANE_NOT_INVALIDATED",
             Error::Linked { .. } => "PLANE_LINKED",
             Error::SyncFailed => "PLANE_SYNC_FAILED",
+            Error::NotCalibrated => "PLANE_NOT_CALIBRATED",
+            Error::RecallUnreachable { .. } => "PLANE_RECALL_UNREACHABLE",
+            Error::TooSmall { .. } => "PLANE_TOO_SMALL",
             Error::Aborted => "ABORT_ERR",
             Error::Io { source, .. } => os_code(source),
         }
@@ -258,6 +270,22 @@ impl fmt::Display for Error {
             Error::SyncFailed => {
                 write!(f, "an earlier sync to disk failed; close the plane and open it again before writing")
             }
+            Error::NotInRange { name, value, range } => write!(f, "{name} must be {range}, got {value}"),
+            Error::NotCalibrated => {
+                write!(f, "recall needs a measured plane: call calibrate() once, or give ef instead")
+            }
+            Error::RecallUnreachable { recall, best, k } => {
+                // Rounded down: what the message names can be asked for.
+                let best = (best * 1e5).floor() / 1e5;
+                write!(
+                    f,
+                    "no ef up to {EF_CALIBRATED_MAX} gives a recall of {recall} here: the best for k {k} is {best}"
+                )
+            }
+            Error::TooSmall { count, min } => write!(
+                f,
+                "the plane has {count} records and calibrate() needs {min}: with fewer, a search that asks for a recall looks at all"
+            ),
             Error::Aborted => write!(f, "the operation was aborted"),
             Error::Io { source, action, path } => {
                 write!(f, "{}: cannot {action} {}: {source}", os_code(source), path.display())

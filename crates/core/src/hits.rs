@@ -24,6 +24,15 @@ impl Hits {
         self.ids.is_empty()
     }
 
+    /// Leaves out the hits that are farther away.
+    pub(crate) fn cut(&mut self, within: f64) {
+        let kept = self.distances.partition_point(|distance| f64::from(*distance) <= within);
+        self.ids.truncate(kept);
+        self.distances.truncate(kept);
+        self.key_ends.truncate(kept);
+        self.keys.truncate(self.key_ends.last().map_or(0, |end| *end as usize));
+    }
+
     /// Key of hit `i`.
     pub fn key(&self, i: usize) -> &[u8] {
         let start = if i == 0 { 0 } else { self.key_ends[i - 1] as usize };

@@ -32,6 +32,7 @@
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
 //! | `protocol`, `epoch`, `turn` | orderings of words; readers and reuse; whose turn it is to write |
 //! | `recover`, `relink`, `verify`, `create`, `registry` | after a crash; checking; new planes; sharing in a process |
+//! | `calibrate`, `calibration`, `effort` | measuring recall, choosing beam widths by it, what a query's options amount to |
 //! | `handle`, `new_file` | following a plane to its new file; files that appear complete or not at all |
 //! | `snapshot` | a copy as of one moment, beside writers |
 //! | `compact`, `rewrite`, `numbering` | a plane written anew and swapped in; its records; their ids |
@@ -50,12 +51,15 @@ compile_error!(
 );
 
 mod batch;
+mod calibrate;
+mod calibration;
 mod codec;
 mod cold;
 mod compact;
 mod config;
 mod create;
 mod distance;
+mod effort;
 mod engine;
 mod epoch;
 mod error;
@@ -100,6 +104,8 @@ mod verify;
 mod write;
 
 pub use batch::{Batch, BatchOutcome, Rejection, RejectionCode};
+pub use calibrate::CalibrateOptions;
+pub use calibration::{Calibration, Point};
 pub use compact::{CompactOptions, Compacted};
 pub use config::Config;
 pub use error::{Error, Result};

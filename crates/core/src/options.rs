@@ -151,10 +151,15 @@ impl Default for OpenOptions {
 /// One query's parameters.
 #[derive(Clone, Debug)]
 pub struct SearchOptions<'a> {
-    /// Hits wanted, 1 to 2^20.
+    /// Hits wanted, 0 to 2^20.
     pub k: usize,
-    /// Beam width, raised to `k` when lower; `None` takes `max(128, 4 * k)`.
+    /// Beam width, raised to `k` when lower; `None` takes what the plane's calibration gives for `recall`, or for 0.98, or
+    /// without one `max(160, 4 * k)`.
     pub ef: Option<usize>,
+    /// Share of the true neighbours to find on average, above 0 and below 1, instead of `ef`.
+    pub recall: Option<f64>,
+    /// Only records at most this far away, `k` of them at most.
+    pub within: Option<f64>,
     /// Allow-bitset over ids (bit `i & 7` of byte `i >> 3`); missing bits mean not allowed.
     pub filter: Option<&'a [u8]>,
     /// Keys of the records that are allowed, on planes whose keys are unique; those that no record has mean nothing. With
@@ -169,6 +174,15 @@ pub struct SearchOptions<'a> {
 impl SearchOptions<'_> {
     /// `k` hits with the default beam width and no filter.
     pub fn new(k: usize) -> Self {
-        SearchOptions { k, ef: None, filter: None, keys: None, filter_expansion: 24, rerank: true }
+        SearchOptions {
+            k,
+            ef: None,
+            recall: None,
+            within: None,
+            filter: None,
+            keys: None,
+            filter_expansion: 24,
+            rerank: true,
+        }
     }
 }

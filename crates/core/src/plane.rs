@@ -6,20 +6,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::batch::{Batch, BatchOutcome, Mode};
+use crate::calibrate::{self, CalibrateOptions};
+use crate::calibration::Calibration;
 use crate::codec;
 use crate::compact::{self, CompactOptions, Compacted};
 use crate::config::Config;
 use crate::create;
+use crate::effort::{self, Effort};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::store::Store;
 use crate::filtering;
+use crate::graph::allowed::Allowed;
 use crate::graph::search::Ranking;
+use crate::graph::{Graph, Scratch};
 use crate::handle::{Current, Handle};
 use crate::hits::Hits;
 use crate::invalidate;
 use crate::key_index::{self, KeyHash};
-use crate::options::{CreateOptions, EF_MAX, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
+use crate::options::{CreateOptions, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 use crate::record::{self, NewVector};
 use crate::recover::Progress;
 use crate::registry;
@@ -215,11 +220,10 @@ impl Plane {
     /// The nearest live records.
     pub fn search(&self, vector: &[f32], options: &SearchOptions<'_>) -> Result<Hits> {
         check_range("k", options.k, 0, K_MAX)?;
-        let ef = options.ef.unwrap_or_else(|| (4 * options.k).clamp(128, EF_MAX)).max(options.k);
-        check_range("ef", ef, 1, EF_MAX)?;
         let query = self.checked_query(vector)?;
         let engine = self.engine()?;
         filtering::check(&engine.store, options)?;
+        let effort = Effort::of(&engine, options)?;
         let config = self.config();
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
@@ -229,10 +233,28 @@ impl Plane {
         }
         scratch.exact.set(config.metric, query.vector, query.norm);
         scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
-        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| match allowed {
-            Some(allowed) => graph.search_filtered(allowed, ef, options.filter_expansion, ranking, scratch),
-            None => graph.search(ef, ranking, scratch),
+        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| {
+            match (effort, options.within) {
+                (Effort::All, _) => graph.scan(allowed, ranking, scratch),
+                (Effort::Beam(ef), Some(within)) => {
+                    graph.search_within(within, ef, allowed, ranking, scratch)
+                }
+                (Effort::Beam(ef), None) => match allowed {
+                    Some(allowed) => {
+                        graph.search_filtered(allowed, ef, options.filter_expansion, ranking, scratch)
+                    }
+                    None => graph.search(ef, ranking, scratch),
+                },
+            }
         }))
+    }
+
+    /// How wide the beam of such a search is; `None` when it looks at every record.
+    pub fn beam_width(&self, options: &SearchOptions<'_>) -> Result<Option<usize>> {
+        Ok(match Effort::of(&*self.engine()?, options)? {
+            Effort::Beam(ef) => Some(ef),
+            Effort::All => None,
+        })
     }
 
     /// `search` for many queries, row-major, on `threads` threads, 0 for every hardware thread. Answers come in the order
@@ -251,12 +273,13 @@ impl Plane {
         self.search_exact_with(vector, &SearchOptions { filter, ..SearchOptions::new(k) })
     }
 
-    /// `search_exact` with everything that options can allow; those of walks mean nothing here.
+    /// `search_exact` with everything that options can allow, within a distance too; those of walks mean nothing here.
     pub fn search_exact_with(&self, vector: &[f32], options: &SearchOptions<'_>) -> Result<Hits> {
         check_range("k", options.k, 0, K_MAX)?;
         let query = self.checked_query(vector)?;
         let engine = self.engine()?;
         filtering::check(&engine.store, options)?;
+        effort::check_within(self.config().metric, options.within)?;
         let mut pinned = engine.pin()?;
         let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
         let (graph, scratch) = pinned.parts();
@@ -264,9 +287,40 @@ impl Plane {
             return Ok(Hits::default());
         }
         scratch.exact.set(engine.store.config.metric, query.vector, query.norm);
-        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| {
+        let scan = |graph: Graph<'_>, allowed: Option<&Allowed<'_>>, scratch: &mut Scratch| {
             graph.scan(allowed, ranking, scratch)
-        }))
+        };
+        let mut hits = filtering::search(graph, options, scratch, scan);
+        if let Some(within) = options.within {
+            hits.cut(within);
+        }
+        Ok(hits)
+    }
+
+    /// Measures how recall grows with the beam width, on the plane's own vectors, and keeps the result in the file, durably:
+    /// searches that ask for a recall go by it, in every process. `progress(done, total)` is called now and then, in samples;
+    /// when it returns false the call ends with `Error::Aborted` and nothing has changed.
+    pub fn calibrate(&self, options: &CalibrateOptions, progress: &Progress<'_>) -> Result<Calibration> {
+        if self.handle.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let engine = self.engine()?;
+        let curve = calibrate::measure(&engine, options, progress)?;
+        drop(engine);
+        self.write(|engine| {
+            engine.curves.put(&engine.store, curve.clone());
+            engine.sync_data()
+        })?;
+        Ok(curve)
+    }
+
+    /// What `calibrate` found, by ascending k.
+    pub fn calibrations(&self) -> Result<Vec<Calibration>> {
+        let engine = self.engine()?;
+        engine.check_current()?;
+        let mut curves = engine.curves.get(&engine.store).curves.clone();
+        curves.iter_mut().for_each(|curve| curve.stale = engine.is_stale(curve));
+        Ok(curves)
     }
 
     pub(crate) fn checked_query<'v>(&self, vector: &'v [f32]) -> Result<NewVector<'v>> {

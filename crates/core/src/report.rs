@@ -33,6 +33,8 @@ pub struct Stats {
     pub kernels: &'static str,
     /// Whether this process holds the writer's turn.
     pub writing: bool,
+    /// Whether so much was inserted and removed since a calibration, half as much as there were records, that it may be off.
+    pub calibration_stale: bool,
     /// Whether the file system copies what is overwritten, so that a full disk may end a process that writes.
     pub copy_on_write: bool,
 }

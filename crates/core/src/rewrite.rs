@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::create::{write_empty, write_superblocks};
 use crate::error::{Error, Result};
+use crate::file::curves;
 use crate::file::header::Superblock;
 use crate::file::layout::{HEAP_UNIT, NONE, RegionKind};
 use crate::file::store::Store;
@@ -236,5 +237,6 @@ impl Rewrite<'_> {
         let moved = u32::from(self.numbering.renumbers);
         let renumberings = source.renumberings.load(Ordering::Relaxed).wrapping_add(moved);
         shared.renumberings.store(renumberings, Ordering::Relaxed);
+        curves::copy(self.source, self.target);
     }
 }

@@ -24,6 +24,7 @@ pub fn stats(engine: &Engine) -> Result<Stats> {
     let shared = store.shared();
     let entry = shared.entry.load(Ordering::Acquire);
     Ok(Stats {
+        calibration_stale: engine.curves.get(store).curves.iter().any(|curve| engine.is_stale(curve)),
         count: shared.count.load(Ordering::Relaxed).max(0) as u64,
         id_high_water: shared.id_high_water.load(Ordering::Acquire),
         limbo: shared.limbo_count.load(Ordering::Relaxed) + shared.held_count.load(Ordering::Relaxed),

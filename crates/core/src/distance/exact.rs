@@ -6,6 +6,8 @@ use crate::options::{Metric, Precision, Rerank};
 
 /// Rows handed to a kernel at once.
 const BATCH: usize = 16;
+/// Rows that kernels score side by side, or a multiple of it.
+const GROUP: usize = 4;
 
 /// Below this a row's f32 dot with a unit vector loses digits to gradual underflow: 65,536 products, each off by up to
 /// 2^-150, are then more than 1e-7 of the norm. Such rows are scored in f64.
@@ -71,10 +73,14 @@ impl ExactQuery {
         };
         let distances = &mut distances[..rows.len()];
         for (rows, distances) in rows.chunks(BATCH).zip(distances.chunks_mut(BATCH)) {
-            let mut pointers = [std::ptr::null(); BATCH];
+            // Whole groups, the last one filled up with its last row: kernels sum a row that is left over in another order,
+            // and a distance shall be the same to the last bit in every answer.
+            let (mut pointers, mut results) = ([rows[rows.len() - 1].bytes; BATCH], [0.0; BATCH]);
             pointers.iter_mut().zip(rows).for_each(|(pointer, row)| *pointer = row.bytes);
+            let filled = rows.len().next_multiple_of(GROUP);
             // SAFETY: the caller's promise about the rows; the kernel is that of their format.
-            unsafe { kernel(&self.query, &pointers[..rows.len()], distances) };
+            unsafe { kernel(&self.query, &pointers[..filled], &mut results) };
+            distances.copy_from_slice(&results[..rows.len()]);
             for (row, result) in rows.iter().zip(distances) {
                 // A squared distance in the row's own units is none in the query's, and a tiny or overflowing dot has
                 // lost its digits: all rare.

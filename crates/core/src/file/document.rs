@@ -44,6 +44,8 @@ fn header_parts_are_where_the_document_says() {
         (layout::SHARED_OFFSET, layout::PROCESS_TABLE_OFFSET),
         (layout::PROCESS_TABLE_OFFSET, layout::INTENT_TABLE_OFFSET),
         (layout::INTENT_TABLE_OFFSET, layout::KEY_SHARDS_OFFSET),
+        (layout::KEY_SHARDS_OFFSET, layout::CURVES_OFFSET),
+        (layout::CURVES_OFFSET, layout::EXTENT_TABLE_OFFSET),
         (layout::EXTENT_TABLE_OFFSET, layout::READER_TABLE_OFFSET),
         (layout::READER_TABLE_OFFSET, layout::HEADER_BYTES),
     ];
@@ -62,6 +64,18 @@ fn shared_state_is_as_documented() {
     let documented = table("### Shared state");
     assert_fields(&documented, &fields);
     assert_eq!(documented["heap_free"].1, 4 * HEAP_CLASSES);
+}
+
+#[test]
+fn recall_curves_are_as_documented() {
+    use super::curves::{CURVE_BYTES, CURVES_AT, CURVES_MAX, TABLE_BYTES};
+
+    let documented = table("### Recall curves");
+    let fields = [("checksum", 0), ("sequence", 8), ("curve_count", 16), ("curves", CURVES_AT)];
+    assert_fields(&documented, &fields);
+    assert_eq!(documented["curves"].1, CURVES_MAX * CURVE_BYTES);
+    assert_eq!((CURVES_MAX, TABLE_BYTES), (7, 2048));
+    assert_eq!(layout::EXTENT_TABLE_OFFSET - layout::CURVES_OFFSET, 2 * TABLE_BYTES);
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub const INTENT_COUNT: usize = 128;
 /// Where each shard of the key index keeps its table.
 pub const KEY_SHARDS_OFFSET: usize = 24_576;
 pub const KEY_SHARD_COUNT: usize = 256;
+/// Recall curves, twice.
+pub const CURVES_OFFSET: usize = 28_672;
 /// The list of extents, in the order in which they were made.
 pub const EXTENT_TABLE_OFFSET: usize = 32_768;
 pub const EXTENT_COUNT_MAX: usize = 1024;

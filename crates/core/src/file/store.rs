@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::addresses::Addresses;
+use super::curves::CurveTable;
 use super::extents::Extent;
 use super::layout::{
-    EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT, INTENT_COUNT,
-    INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_REGION, Layout,
+    CURVES_OFFSET, EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT,
+    INTENT_COUNT, INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_REGION, Layout,
     PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, REGIONS, RegionKind,
     SHARED_OFFSET,
 };
@@ -170,6 +171,11 @@ impl Store {
     /// Places of reading threads.
     pub fn lanes(&self) -> &[ReaderLane] {
         self.header_part(READER_TABLE_OFFSET, READER_COUNT)
+    }
+
+    /// Where recall curves are kept.
+    pub fn curve_tables(&self) -> &[CurveTable; 2] {
+        self.header_part(CURVES_OFFSET, 2).try_into().expect("two tables")
     }
 
     /// Shards of the key index.

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Graph;
+use super::held_out::HeldOut;
 use super::node::Node;
 use super::pool::{self, Entry, Pool};
 use super::visited::Visited;
@@ -39,6 +40,10 @@ pub struct Walk {
     /// How many copies of one vector the beam may hold.
     copies: usize,
     pub watch: Watch,
+    /// Nearer entries than this make the beam wider, so that none of them is dropped; 0 in searches for the k nearest.
+    reach: Entry,
+    /// Nothing but while recall is measured.
+    pub held_out: HeldOut,
 }
 
 /// A batch of records being scored.
@@ -102,10 +107,21 @@ impl<'a> Graph<'a> {
     /// one vector.
     pub fn start(&self, walk: &mut Walk, ef: usize, copies: usize) {
         walk.visited.reset(self.slots.limit());
+        if let Some(id) = walk.held_out.id.filter(|id| *id < self.slots.limit()) {
+            walk.visited.insert(id);
+        }
         walk.pool.reset(ef);
         walk.copies = copies;
+        walk.reach = 0;
         walk.pending.clear();
         walk.gathered.clear();
+    }
+
+    /// Starts a walk that keeps everything nearer than `reach`, up to `most` nodes, and `ef` beyond.
+    pub fn start_within(&self, walk: &mut Walk, ef: usize, reach: Entry, most: usize) {
+        self.start(walk, ef, usize::MAX);
+        walk.pool.widen_up_to(most.saturating_add(ef));
+        walk.reach = reach;
     }
 
     /// Adds a node to start from, if it holds a record and was not met before.
@@ -214,11 +230,17 @@ impl<'a> Graph<'a> {
                 walk.gathered.push(id);
             }
         }
+        for &id in walk.held_out.detours(id).iter().take(if layer == 0 { usize::MAX } else { 0 }) {
+            if id < self.slots.limit() && walk.visited.insert(id) {
+                self.prefetch_record(id);
+                walk.gathered.push(id);
+            }
+        }
     }
 
     #[inline(always)]
     fn score_pending(&self, query: &Query, walk: &mut Walk) {
-        let Walk { pool, pending, rows, copies, .. } = walk;
+        let Walk { pool, pending, rows, copies, reach, .. } = walk;
         let readable = |node: &Node<'a>| if self.writing { node.is_linked() } else { node.is_live() };
         self.score_where(query, pending.drain(..), rows, readable, |id, distance| {
             let entry = pool::entry(distance, id);
@@ -233,6 +255,10 @@ impl<'a> Graph<'a> {
                 if count >= *copies {
                     return;
                 }
+                pool.widen();
+            }
+            if entry < *reach {
+                // What lies beyond the reach keeps its room.
                 pool.widen();
             }
             if pool.insert(entry) {
@@ -272,7 +298,19 @@ impl<'a> Graph<'a> {
         ids: impl Iterator<Item = u32>,
         rows: &mut Rows,
         readable: impl Fn(&Node<'a>) -> bool,
-        mut found: impl FnMut(u32, f32),
+        found: impl FnMut(u32, f32),
+    ) {
+        self.collect(ids, rows, readable);
+        self.score_collected(query, rows, found);
+    }
+
+    /// Puts the records among `ids` whose state `readable` accepts into `rows`.
+    #[inline(always)]
+    pub fn collect(
+        &self,
+        ids: impl Iterator<Item = u32>,
+        rows: &mut Rows,
+        readable: impl Fn(&Node<'a>) -> bool,
     ) {
         rows.clear();
         for id in ids {
@@ -283,6 +321,11 @@ impl<'a> Graph<'a> {
                 rows.rows.push(node.codes());
             }
         }
+    }
+
+    /// Distances of the rows collected under the caller's pin, for as many queries as it likes.
+    #[inline(always)]
+    pub fn score_collected(&self, query: &Query, rows: &mut Rows, mut found: impl FnMut(u32, f32)) {
         if rows.dots.len() < rows.rows.len() {
             rows.dots.resize(rows.rows.len().next_power_of_two(), 0.0);
         }

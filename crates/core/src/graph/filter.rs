@@ -15,7 +15,7 @@ use crate::hits::Hits;
 use crate::options::EF_MAX;
 
 /// Up to this many records, looking at exact distances at once costs no more than looking at codes first.
-const EXACT_MAX: usize = 512;
+pub(super) const EXACT_MAX: usize = 512;
 /// Nodes that a walk looks at for each one that its beam keeps: measured 14 to 20 on real vectors.
 pub const LOOKS_PER_BEAM: usize = 17;
 /// What one look costs in a walk, against one in a scan: the walk's are at random places and lead to others.

@@ -8,6 +8,8 @@
 //! | `search.rs` | one query from vector to hits; the exact scan |
 //! | `filter.rs` | queries that allow some ids only |
 //! | `allowed.rs` | which ids those are |
+//! | `within.rs` | queries for everything up to a distance |
+//! | `held_out.rs` | a record that walks take for absent while recall is measured |
 //! | `select.rs` | which of many candidates become links |
 //! | `links.rs` | changing a node's links: locks, overflow, the order of stores |
 //! | `parents.rs` | the tree of protected links that keeps every record reachable |
@@ -19,6 +21,7 @@
 pub mod allowed;
 pub mod beam;
 pub mod filter;
+pub mod held_out;
 pub mod insert;
 pub mod links;
 pub mod node;
@@ -28,6 +31,7 @@ pub mod remove;
 pub mod search;
 pub mod select;
 pub mod visited;
+pub mod within;
 
 use std::sync::atomic::Ordering;
 

@@ -70,6 +70,11 @@ impl Pool {
         if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
     }
 
+    /// Lets `widen` go as far as this.
+    pub fn widen_up_to(&mut self, capacity: usize) {
+        self.capacity_max = capacity.max(self.capacity);
+    }
+
     /// Makes room for one more.
     pub fn widen(&mut self) {
         self.capacity = (self.capacity + 1).min(self.capacity_max);

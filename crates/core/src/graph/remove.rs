@@ -12,7 +12,7 @@ use super::{Graph, Scratch, links, pool};
 use crate::file::layout::NONE;
 
 /// Beam of the walk that looks for nodes linking to the removed one.
-const REPAIR_EF: usize = 96;
+pub(super) const REPAIR_EF: usize = 96;
 /// Neighbours that are asked to link to a node which a removed one linked to.
 const WAYS_IN: usize = 3;
 

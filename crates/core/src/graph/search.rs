@@ -12,7 +12,7 @@ use crate::options::Rerank;
 use crate::record;
 
 /// Walks tried before a scan answers, and scans tried before a short answer is given.
-const TRIES_MAX: usize = 4;
+pub(super) const TRIES_MAX: usize = 4;
 /// Records scored together in a scan.
 const SCAN_BATCH: usize = 64;
 
@@ -165,7 +165,13 @@ impl<'a> Graph<'a> {
     }
 
     /// Final distances of the live records among `ids`.
-    fn rank(&self, ids: &[u32], ranking: Ranking, scratch: &mut Scratch, ranked: &mut Vec<Candidate>) {
+    pub(super) fn rank(
+        &self,
+        ids: &[u32],
+        ranking: Ranking,
+        scratch: &mut Scratch,
+        ranked: &mut Vec<Candidate>,
+    ) {
         let config = &self.store.config;
         let exact = ranking.rerank && config.rerank != Rerank::None;
         if exact {
