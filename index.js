@@ -152,7 +152,8 @@ class Plane {
     const copying = copy()
     const done = copying.catch(() => {}).then(() => { if (this.#copying === done) this.#copying = undefined })
     this.#copying = done
-    await copying
+    // What was copied holds the plane, and the control may outlive the call by long: nobody says when it is collected.
+    await copying.catch((error) => { control.discard(); throw error })
     return control.write(upsert, keyEnds, threads)
   }
 

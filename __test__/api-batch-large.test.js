@@ -89,3 +89,14 @@ test('an abort, a transfer and a wrong type on the way add nothing', async (t) =
   assert.equal(plane.count, 0)
   assert.equal((await plane.insertBatch(new Float32Array(DIMS).fill(1), keysOf('r', 1))).ids.length, 1)
 })
+
+test('close ends soon after a batch that broke off while it was copied', { timeout: 60_000 }, async (t) => {
+  const plane = optionsPlane(t, OPTIONS)
+  const vectors = axes()
+  const detached = failure(() => plane.insertBatch(vectors, keysOf('r', ROWS)))
+  await turn()
+  structuredClone(vectors.buffer, { transfer: [vectors.buffer] })
+  assert.equal((await detached).code, 'ERR_INVALID_ARG_VALUE')
+  // Nothing may hold the plane until a garbage collection comes along.
+  await plane.close()
+})

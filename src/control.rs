@@ -82,6 +82,12 @@ impl NativeControl {
         self.append(env, |staged| &mut staged.keys, &piece.0, total)
     }
 
+    /// Lets go of what was staged, and of the plane.
+    #[napi]
+    pub fn discard(&self) {
+        *self.1.borrow_mut() = None;
+    }
+
     /// As `NativePlane::write_batch`, of what was staged.
     #[napi]
     pub fn write(
