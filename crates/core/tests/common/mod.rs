@@ -9,6 +9,7 @@ pub mod expected;
 pub mod image;
 #[cfg(unix)]
 pub mod journal;
+pub mod run;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
