@@ -673,9 +673,10 @@ export class Plane {
    * Makes everything that was acknowledged before the call durable: it survives a killed process, a crashed system and a
    * power cut. Then sets the watermark, if one is given.
    *
-   * Costs what was changed, but the first small flush after a large load on Linux may write as much as the slots take
-   * (`stats().slotBytes * count`). Blocks until the disk has answered; prefer {@link Plane.flushAsync}. A failed sync (`EIO`, `ENOSPC`, ...) stops all
-   * writes with `PLANE_SYNC_FAILED` until the plane is opened again.
+   * Costs what was changed. On Linux it may write as much as the slots take (`stats().slotBytes * count`) when the file lies in
+   * memory in large pieces, after a load or a copy, and another process has it open as well. Blocks until the disk has answered;
+   * prefer {@link Plane.flushAsync}. A failed sync (`EIO`, `ENOSPC`, ...) stops all writes with `PLANE_SYNC_FAILED` until the
+   * plane is opened again.
    */
   flush(watermark?: number): void
   /** {@link Plane.flush} on the libuv pool. */
@@ -710,9 +711,10 @@ export class Plane {
    * have left unused; the room of records removed before the last one stays for new ones, unless `renumber` is set.
    *
    * All handles on the plane, in all processes, go on with the new file from their next operation; searches under way end on
-   * the old one, whose room the system gets back when nobody uses it any more. Searches do not wait, writes do, and fail
-   * with `PLANE_LOCKED` when it takes longer than their `lockTimeout`; batches of the same handle come in turn. The new file is
-   * written beside the old one, so there must be room for both.
+   * the old one, whose room the system gets back when nobody uses it any more. Searches do not wait. Writes do: the promise
+   * forms in this process until it is done, synchronous ones up to 50 ms, and those of other processes up to their `lockTimeout`,
+   * before they fail with `PLANE_LOCKED`; batches of the same handle come in turn. The new file is written beside the old one,
+   * so there must be room for both.
    *
    * With `path`, or a path as the only argument, the new file goes there and the plane stays as it is.
    *

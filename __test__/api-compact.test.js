@@ -226,3 +226,15 @@ test('wrong arguments and unreachable places are refused', async (t) => {
   assert.equal((await failure(() => plane.compact())).code, 'PLANE_CLOSED')
   assert.equal((await failure(() => plane.snapshot(path.join(dir, 'late')))).code, 'PLANE_CLOSED')
 })
+
+test('writes in promise form wait for a compaction of their own process, whatever lockTimeout says', async (t) => {
+  const plane = optionsPlane(t, { dims: 64, M: 4, efConstruction: 8, lockTimeout: 1 })
+  const count = 3000
+  await plane.insertBatch(Float32Array.from({ length: count * 64 }, (_, i) => Math.sin(i * i)))
+  const compacting = plane.compact()
+  const ids = await Promise.all(Array.from({ length: 50 }, (_, i) => plane.insertAsync(new Float32Array(64).fill(i + 1))))
+  await compacting
+  assert.equal(new Set(ids).size, 50)
+  assert.equal(plane.count, count + 50)
+  assert.equal((await plane.verify()).ok, true)
+})

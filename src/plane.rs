@@ -128,8 +128,7 @@ impl NativePlane {
 
     #[napi]
     pub fn insert_async(&self, env: Env, vector: Vector, key: OptionalKey) -> napi::Result<Returned> {
-        let shared = self.shared(env)?;
-        on_pool(&env, move || Ok(shared.writing().insert(&vector.0, &key.0)?), to_js)
+        self.write_async(&env, move |plane| plane.insert(&vector.0, &key.0))
     }
 
     #[napi]
@@ -139,8 +138,7 @@ impl NativePlane {
 
     #[napi]
     pub fn upsert_async(&self, env: Env, key: Key, vector: Vector) -> napi::Result<Returned> {
-        let shared = self.shared(env)?;
-        on_pool(&env, move || Ok(shared.writing().upsert(&key.0, &vector.0)?), to_js)
+        self.write_async(&env, move |plane| plane.upsert(&key.0, &vector.0))
     }
 
     /// `insertBatch`, or `upsertBatch`.
@@ -517,6 +515,21 @@ impl NativePlane {
     pub fn read<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {
         let shared = self.shared(env)?;
         guarded(|| Ok(call(shared.plane())?)).map_err(|failure| failure.raise(env.raw()))
+    }
+
+    fn write_async(
+        &self,
+        env: &Env,
+        call: impl FnOnce(&Plane) -> Result<u32> + Send + 'static,
+    ) -> napi::Result<Returned> {
+        let shared = self.shared(*env)?;
+        let lane = Arc::clone(&shared);
+        let write = move || Ok(call(shared.writing())?);
+        // While a compaction keeps writers waiting, the pool's few threads are for searches.
+        match lane.plane().stands_still() {
+            true => on_thread(env, Some(lane), write, to_js),
+            false => on_pool(env, write, to_js),
+        }
     }
 
     fn write<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {

@@ -92,6 +92,7 @@ pub(crate) fn run(
 ) -> Result<BatchOutcome> {
     let rows = Rows::check(plane.config(), batch)?;
     let Sorted { mut rejected, superseded } = rows.sort_out(plane.config(), mode);
+    plane.engine()?.store.expect(rows.count);
     let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
     let skip: HashSet<usize> =
         rejected.iter().map(|r| r.index as usize).chain(superseded.keys().copied()).collect();
@@ -296,7 +297,9 @@ impl Run<'_> {
     }
 
     fn chunk(&self, start: usize, end: usize) -> Result<()> {
-        self.plane.write(|engine| {
+        let goes_on =
+            || !self.stopped.load(Ordering::Relaxed) && (self.progress)(self.done.load(Ordering::Relaxed));
+        self.plane.write_while(&goes_on, |engine| {
             for i in (start..end).filter(|i| !self.skip.contains(i)) {
                 if self.stopped.load(Ordering::Relaxed) {
                     return Ok(());

@@ -7,7 +7,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -19,6 +18,7 @@ use crate::recover::Progress;
 use crate::rewrite::rewrite;
 use crate::snapshot::{Still, check_elsewhere};
 use crate::storage::Storage;
+use crate::turn::Patience;
 
 /// How a plane is compacted.
 #[derive(Clone, Debug, Default)]
@@ -47,18 +47,18 @@ pub fn compact(
     engine: &Engine,
     path: &Path,
     options: &CompactOptions,
-    timeout: Duration,
+    patience: Patience<'_>,
     progress: &Progress<'_>,
 ) -> Result<Compacted> {
     match &options.path {
-        None => in_place(engine, path, options, timeout, progress),
+        None => in_place(engine, path, options, patience, progress),
         Some(target) => {
             check_elsewhere(engine.store.storage(), target, options.overwrite)?;
             new_file::sweep(target);
-            let still = Still::begin(engine, timeout)?;
+            let still = Still::begin(engine, patience)?;
             let (file, outcome) = write(engine, target, options, progress)?;
             still.end(engine)?;
-            new_file::put(file, options.overwrite, timeout)?;
+            new_file::put(file, options.overwrite, patience.timeout())?;
             Ok(outcome)
         }
     }
@@ -68,12 +68,12 @@ fn in_place(
     engine: &Engine,
     path: &Path,
     options: &CompactOptions,
-    timeout: Duration,
+    patience: Patience<'_>,
     progress: &Progress<'_>,
 ) -> Result<Compacted> {
     // A symbolic link stays one.
     let path = std::fs::canonicalize(path).map_err(|e| Error::io(e, "find", path))?;
-    let _still = engine.stand_still(timeout)?;
+    let _still = engine.stand_still(patience)?;
     let found = Storage::open(&path, true, None)?;
     if found.file_id()? != engine.store.file_id()? {
         // Moved away by somebody, who then put something else there.

@@ -23,7 +23,7 @@ use crate::key_index::ShardLocks;
 use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
 use crate::testing::{Planted, is_planted, moment};
-use crate::turn::{Purpose, Turn, TurnGuard};
+use crate::turn::{Patience, Purpose, Turn, TurnGuard};
 
 /// Sessions kept for reuse; more threads than this at once make new ones.
 const SESSIONS_KEPT: usize = 256;
@@ -160,7 +160,8 @@ impl Engine {
             // The queue is exactly as long as the table.
             let _ = intents.push(i);
         }
-        let identity = Identity::current(store.file_id()?);
+        let identity = Identity::current(store.file_id()?, store.storage().mount());
+        store.opened_at(superblock.commit.generation);
         let replacements = store.shared().replacements.load(Ordering::Relaxed);
         let supersessions = AtomicU32::new(store.shared().supersessions.load(Ordering::Acquire) & !1);
         Ok(Engine {
@@ -266,16 +267,16 @@ impl Engine {
     }
 
     /// Starts a write: takes or shares the turn.
-    pub fn begin_write(&self, timeout: Duration) -> Result<TurnGuard<'_>> {
+    pub fn begin_write(&self, patience: Patience<'_>) -> Result<TurnGuard<'_>> {
         self.check_writable()?;
-        self.turn.begin(&self.store, Purpose::Write, timeout, |died| self.take_turn(died))
+        self.turn.begin(&self.store, Purpose::Write, patience, |died| self.take_turn(died))
     }
 
     /// Makes the plane stand still: until the guard is dropped nobody writes, and nothing is half done. Leaves no trace in
     /// the file.
-    pub fn stand_still(&self, timeout: Duration) -> Result<TurnGuard<'_>> {
+    pub fn stand_still(&self, patience: Patience<'_>) -> Result<TurnGuard<'_>> {
         self.check_writable()?;
-        self.turn.begin(&self.store, Purpose::StandStill, timeout, |died| {
+        self.turn.begin(&self.store, Purpose::StandStill, patience, |died| {
             if died {
                 return self.take_turn(died);
             }
@@ -343,8 +344,8 @@ impl Engine {
     }
 
     /// Makes everything acknowledged so far durable, and with it the watermark.
-    pub fn flush(&self, timeout: Duration, watermark: Option<u64>) -> Result<()> {
-        let turn = self.begin_write(timeout)?;
+    pub fn flush(&self, patience: Patience<'_>, watermark: Option<u64>) -> Result<()> {
+        let turn = self.begin_write(patience)?;
         self.commit(watermark)?;
         turn.settle();
         Ok(())
@@ -363,11 +364,7 @@ impl Engine {
         }
         self.catch_up(&mut committed)?;
         let commit = self.next_commit(&committed.superblock);
-        let watermark = commit.watermark;
-        let last = &committed.superblock.commit;
-        let written = commit.generation.saturating_sub(last.generation);
-        // A little that was changed in much: then a flush shall cost what was changed, and walks a little more.
-        let little = written * 8 < commit.count && (written > 0 || commit.count != last.count);
+        let (watermark, generation) = (commit.watermark, commit.generation);
         let next = Superblock { commit, ..committed.superblock.clone() };
         let other = 1 - committed.slot;
         // Data first, then the block that speaks of it (D1): until the second sync returns, the old block counts.
@@ -377,9 +374,7 @@ impl Engine {
         let written = self.store.storage().write_header((other * SUPERBLOCK_BYTES) as u64, &next.encode());
         written.inspect_err(|_| self.stop_writers())?;
         self.sync_data()?;
-        if little {
-            self.store.use_small_pages();
-        }
+        self.store.flushed_at(generation);
         *committed = Committed { superblock: next, slot: other };
         shared.watermark.store(watermark, Ordering::Release);
         shared.commits.store(commit.number, Ordering::Release);
@@ -437,6 +432,7 @@ impl Engine {
     pub fn recover_if_needed(&self, timeout: Duration, progress: &Progress<'_>) -> Result<()> {
         let superblock = lock(&self.committed).superblock.clone();
         let recovered = recover::at_open(self, &self.identity, &superblock, timeout, progress)?;
+        self.readers.vouch(&self.store)?;
         self.opened_clean.store(!recovered, Ordering::Relaxed);
         self.opened.store(true, Ordering::Relaxed);
         Ok(())
@@ -447,6 +443,11 @@ impl Engine {
         let shared = self.store.shared();
         let count = shared.count.load(Ordering::Relaxed).max(0) as u64;
         curve.is_stale(count, shared.churn.load(Ordering::Relaxed))
+    }
+
+    /// Whether writes of this process wait for a copy or a compaction that it makes.
+    pub fn stands_still(&self) -> bool {
+        self.turn.stands_still()
     }
 
     /// Whether this process has the writer's turn.

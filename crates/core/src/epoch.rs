@@ -13,7 +13,7 @@ use crate::file::layout::{PROCESS_COUNT, READER_COUNT};
 use crate::file::shared::ReaderLane;
 use crate::file::store::Store;
 use crate::protocol;
-use crate::storage::LOCK_PROCESS;
+use crate::storage::{LOCK_OPENED, LOCK_PROCESS};
 
 /// This process's place in the plane's tables.
 pub struct Readers {
@@ -59,11 +59,22 @@ impl Readers {
         Ok(Readers { process, last_sweep: Mutex::new(None) })
     }
 
+    /// Says that this process has found the file sound, or has made it so. Others that come through another mount can rely
+    /// on the memory that it is kept in.
+    pub fn vouch(&self, store: &Store) -> Result<()> {
+        if let Some(i) = self.process {
+            // Nobody else takes it without owning the entry.
+            store.storage().try_lock(LOCK_OPENED + u64::from(i))?;
+        }
+        Ok(())
+    }
+
     /// Gives the entry back.
     pub fn deregister(&self, store: &Store) {
         if let Some(i) = self.process {
             release_lanes(store, i);
             store.processes()[i as usize].pid.store(0, Ordering::Relaxed);
+            store.storage().unlock(LOCK_OPENED + u64::from(i));
             store.storage().unlock(LOCK_PROCESS + u64::from(i));
         }
     }

@@ -37,6 +37,7 @@ pub fn allocate(store: &Store, readers: &Readers, intent: &IntentGuard<'_>) -> R
         store.ensure_capacity(id + 1)?;
     }
     let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
+    store.before_record(id);
     intent.announce(Operation::Insert, id, NONE);
     node.set_state(SlotState::Building, 0);
     protocol::announce(&shared.id_high_water, id + 1);
@@ -57,6 +58,7 @@ fn pop(store: &Store, intent: &IntentGuard<'_>) -> Option<u32> {
         return None;
     };
     let next = node.header().next.load(Ordering::Relaxed);
+    store.before_record(id);
     intent.announce(Operation::Insert, id, NONE);
     // State first: were the process to die here, the slot's state tells that it is not free, and the list is cut short
     // at worst.

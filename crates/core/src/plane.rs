@@ -26,10 +26,11 @@ use crate::invalidate;
 use crate::key_index::{self, KeyHash};
 use crate::options::{CreateOptions, K_MAX, Metric, OpenOptions, Precision, Rerank, SearchOptions};
 use crate::record::{self, NewVector};
-use crate::recover::Progress;
+use crate::recover::{Follower, Progress};
 use crate::registry;
 use crate::report::{Stats, VerifyReport};
 use crate::snapshot;
+use crate::turn::Patience;
 use crate::verify;
 
 /// Largest watermark: the largest integer that a JavaScript number holds exactly.
@@ -41,6 +42,8 @@ const WATERMARK_MAX: u64 = (1 << 53) - 1;
 pub struct Plane {
     handle: Arc<Handle>,
     lock_timeout: Duration,
+    /// Waits no longer than this, not even for this process's own compactions.
+    wait_at_most: Option<Duration>,
 }
 
 impl Plane {
@@ -71,6 +74,7 @@ impl Plane {
         Plane {
             handle: Arc::new(Handle::new(path, options.read_only, engine)),
             lock_timeout: options.lock_timeout,
+            wait_at_most: None,
         }
     }
 
@@ -79,19 +83,39 @@ impl Plane {
     }
 
     /// Runs one write, or a few, on behalf of this handle.
-    pub(crate) fn write<T>(&self, mut write: impl FnMut(&Engine) -> Result<T>) -> Result<T> {
+    pub(crate) fn write<T>(&self, write: impl FnMut(&Engine) -> Result<T>) -> Result<T> {
+        self.write_while(&|| true, write)
+    }
+
+    /// `write` that ends with `Error::Aborted` when it still waits for its turn and `goes_on` says no.
+    pub(crate) fn write_while<T>(
+        &self,
+        goes_on: &dyn Fn() -> bool,
+        mut write: impl FnMut(&Engine) -> Result<T>,
+    ) -> Result<T> {
         if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
         self.handle.run(|engine| {
-            let _turn = engine.begin_write(self.lock_timeout)?;
+            let _turn = engine.begin_write(self.patience().while_it(goes_on))?;
             write(engine)
         })
     }
 
-    /// The same plane, whose writes wait for another process no longer than `most`.
+    fn patience(&self) -> Patience<'static> {
+        let patience = Patience::new(self.lock_timeout);
+        self.wait_at_most.map_or(patience, |most| patience.at_most(most))
+    }
+
+    /// The same plane, whose writes wait no longer than `most`: neither for another process, nor for a compaction or a
+    /// snapshot of this one, which they wait for until it ends otherwise.
     pub fn with_lock_timeout_at_most(&self, most: Duration) -> Plane {
-        Plane { lock_timeout: self.lock_timeout.min(most), ..self.clone() }
+        Plane { wait_at_most: Some(most), ..self.clone() }
+    }
+
+    /// Whether writes wait for a compaction or a snapshot that this process makes of the plane.
+    pub fn stands_still(&self) -> bool {
+        self.engine().is_ok_and(|engine| engine.stands_still())
     }
 
     /// What the plane was made with.
@@ -191,7 +215,7 @@ impl Plane {
         let mut removed = 0;
         let mut done = 0;
         for chunk in ids.chunks(64) {
-            self.write(|engine| {
+            self.write_while(&|| progress(done), |engine| {
                 for &id in chunk {
                     removed += u64::from(engine.remove(id)?);
                 }
@@ -371,7 +395,7 @@ impl Plane {
         if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
-        self.handle.run(|engine| engine.flush(self.lock_timeout, watermark))
+        self.handle.run(|engine| engine.flush(self.patience(), watermark))
     }
 
     /// Whether this process has written something since its last flush.
@@ -416,7 +440,10 @@ impl Plane {
     /// leaves nothing behind.
     pub fn snapshot(&self, path: &Path, overwrite: bool, progress: &Progress<'_>) -> Result<()> {
         self.check_valid()?;
-        self.with_source(|engine| snapshot::snapshot(engine, path, overwrite, self.lock_timeout, progress))
+        let follower = Follower::new(progress);
+        let (goes_on, progress) = (|| follower.goes_on(), |done, total| follower.advance(done, total));
+        let patience = self.patience().while_it(&goes_on);
+        self.with_source(|engine| snapshot::snapshot(engine, path, overwrite, patience, &progress))
     }
 
     /// Writes the plane anew, without the room that removals left, and puts the new file in the place of the old one: all
@@ -426,8 +453,10 @@ impl Plane {
     /// behind.
     pub fn compact(&self, options: &CompactOptions, progress: &Progress<'_>) -> Result<Compacted> {
         self.check_valid()?;
-        let compact =
-            |engine: &Engine| compact::compact(engine, self.path(), options, self.lock_timeout, progress);
+        let follower = Follower::new(progress);
+        let (goes_on, progress) = (|| follower.goes_on(), |done, total| follower.advance(done, total));
+        let patience = self.patience().while_it(&goes_on);
+        let compact = |engine: &Engine| compact::compact(engine, self.path(), options, patience, &progress);
         if options.path.is_some() {
             return self.with_source(compact);
         }

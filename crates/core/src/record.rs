@@ -231,3 +231,38 @@ pub unsafe fn checksum(store: &Store, id: u32, node: Node<'_>, level: u8) -> Opt
         .fold(xxh3_64_with_seed(&fields, 0), |seed, part| xxh3_64_with_seed(part, seed));
     Some(sum as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::options::CreateOptions;
+    use crate::plane::Plane;
+    use crate::registry;
+
+    use super::*;
+
+    /// A reader looks at what is mapped when it begins. A slot from before may come to hold a record whose key lies in a part of
+    /// the heap that came after.
+    #[test]
+    fn a_key_younger_than_the_readers_map_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plane");
+        let plane = Plane::create(&path, &CreateOptions { key_cap: 8, ..CreateOptions::new(2) }).unwrap();
+        let reused = plane.insert(&[1.0, 0.0], b"short").unwrap();
+        plane.insert(&[0.0, 1.0], b"other").unwrap();
+        let reader = registry::open(&path, true, Duration::from_secs(5), &|_, _| true, None).unwrap();
+        let pinned = reader.pin().unwrap();
+        let before = reader.store.heap_mapped();
+        let key = vec![b'x'; KEY_BYTES_MAX];
+        while plane.engine().unwrap().store.heap_mapped() < before + 4 * KEY_BYTES_MAX as u64 {
+            plane.insert(&[1.0, 1.0], &key).unwrap();
+        }
+        assert!(plane.remove(reused).unwrap());
+        assert_eq!(plane.insert(&[2.0, 0.0], &key).unwrap(), reused);
+        assert_eq!(reader.store.heap_mapped(), before, "the reader lags");
+        // SAFETY: the record is live, and nobody removes it here.
+        assert_eq!(unsafe { super::key(&reader.store, reused) }, Some(&key[..]));
+        drop(pinned);
+    }
+}

@@ -7,13 +7,13 @@
 //! | dirty, anything else, or a failed sync | the machine stopped, or the file is a copy | one scan over all records |
 //! | words out of range | the file was damaged | the scan as well |
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Operation, lock};
 use crate::error::{Error, Result};
 use crate::file::header::Superblock;
-use crate::file::identity::Identity;
+use crate::file::identity::{Identity, LastWriter};
 use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
 use crate::file::shared::{FLAG_SYNC_FAILED, FLAGS_KNOWN, SharedState};
 use crate::file::store::Store;
@@ -25,10 +25,37 @@ use crate::key_index::{self, KeyHash, Shard};
 use crate::options::KEY_BYTES_MAX;
 use crate::record;
 use crate::relink::{Found, relink};
-use crate::storage::LOCK_RECOVERY;
+use crate::storage::{LOCK_OPENED, LOCK_RECOVERY};
+use crate::turn::Patience;
 
 /// Told how far a recovery has come, in slots looked at and in all; false ends it.
 pub type Progress<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;
+
+/// Follows a call that may have to wait: while it does, it is told again how far it had come.
+pub struct Follower<'a> {
+    progress: &'a Progress<'a>,
+    last: [AtomicU64; 2],
+}
+
+impl<'a> Follower<'a> {
+    /// Passes on to `progress`.
+    pub fn new(progress: &'a Progress<'a>) -> Self {
+        Follower { progress, last: Default::default() }
+    }
+
+    /// See `Progress`.
+    pub fn advance(&self, done: u64, total: u64) -> bool {
+        self.last[0].store(done, Ordering::Relaxed);
+        self.last[1].store(total, Ordering::Relaxed);
+        (self.progress)(done, total)
+    }
+
+    /// Whether to go on waiting.
+    pub fn goes_on(&self) -> bool {
+        let [done, total] = [0, 1].map(|i| self.last[i].load(Ordering::Relaxed));
+        (self.progress)(done, total)
+    }
+}
 
 /// Recovers if need be when a process opens the plane; tells whether it had to.
 pub fn at_open(
@@ -44,7 +71,7 @@ pub fn at_open(
         let died = store.shared().writer_pid.load(Ordering::Acquire) != 0 && !store.storage().read_only();
         if died && !store.storage().is_locked_elsewhere(crate::storage::LOCK_WRITER)? {
             // Taking the turn repairs.
-            drop(engine.begin_write(timeout)?);
+            drop(engine.begin_write(Patience::new(timeout))?);
             return Ok(engine.repaired.load(Ordering::Relaxed));
         }
         return Ok(false);
@@ -78,7 +105,13 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
     }
     let dirty = shared.dirty.load(Ordering::Acquire);
     let sync_failed = shared.flags.load(Ordering::Relaxed) & FLAG_SYNC_FAILED != 0;
-    if dirty > 1 || sync_failed || dirty == 1 && !identity.matches(shared) {
+    let vouched = || match identity.last_writer(shared) {
+        LastWriter::Here => Ok(true),
+        LastWriter::Elsewhere => Ok(false),
+        // Whoever has it open in this boot, on whichever mount, has kept it in memory since it found it sound.
+        LastWriter::OtherMount => is_open_elsewhere(store),
+    };
+    if dirty > 1 || sync_failed || dirty == 1 && !vouched()? {
         return Ok(true);
     }
     // Others may be writing: what only grows is read last, so that everything read before fits it.
@@ -101,6 +134,16 @@ fn needs_scan(store: &Store, identity: &Identity, superblock: &Superblock) -> Re
         && shared.flags.load(Ordering::Relaxed) & !FLAGS_KNOWN == 0
         && index.is_plausible(store, quiet.then_some(count));
     Ok(!plausible)
+}
+
+/// Whether another process, or another copy of this code, has opened the file for writing and found it sound.
+fn is_open_elsewhere(store: &Store) -> Result<bool> {
+    for (_, byte) in store.processes().iter().zip(LOCK_OPENED..) {
+        if store.storage().is_locked_elsewhere(byte)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The words that name slots.

@@ -7,7 +7,6 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -21,7 +20,8 @@ use crate::file::store::Store;
 use crate::new_file::{self, NewFile};
 use crate::recover::Progress;
 use crate::storage::Storage;
-use crate::turn::TurnGuard;
+use crate::testing::{Planted, is_planted};
+use crate::turn::{Patience, TurnGuard};
 
 /// What is compared and copied as one.
 const PAGE: usize = 4096;
@@ -37,7 +37,7 @@ pub fn snapshot(
     engine: &Engine,
     target: &Path,
     overwrite: bool,
-    timeout: Duration,
+    patience: Patience<'_>,
     progress: &Progress<'_>,
 ) -> Result<()> {
     let source = engine.store.storage();
@@ -60,7 +60,7 @@ pub fn snapshot(
         before = changed;
         engine.store.refresh()?;
     }
-    let still = Still::begin(engine, timeout)?;
+    let still = Still::begin(engine, patience)?;
     copy.look(&engine.store.extents(), progress, false)?;
     let mut header = vec![0; HEADER_BYTES];
     source.read_at(0, &mut header)?;
@@ -69,7 +69,7 @@ pub fn snapshot(
 
     file.storage().write_at(0, &header)?;
     finish(&file, &superblock)?;
-    new_file::put(file, overwrite, timeout)
+    new_file::put(file, overwrite, patience.timeout())
 }
 
 /// Refuses a path that has something which may not be replaced, the plane itself above all.
@@ -89,9 +89,9 @@ pub struct Still<'a> {
 
 impl<'a> Still<'a> {
     /// Waits for writes in flight, and keeps others from beginning.
-    pub fn begin(engine: &'a Engine, timeout: Duration) -> Result<Self> {
+    pub fn begin(engine: &'a Engine, patience: Patience<'_>) -> Result<Self> {
         let may_write = !engine.store.storage().read_only();
-        let turn = if may_write { Some(engine.stand_still(timeout)?) } else { None };
+        let turn = if may_write { Some(engine.stand_still(patience)?) } else { None };
         let still = Still { turn, commits: engine.store.shared().commits.load(Ordering::Acquire) };
         still.check(engine)?;
         engine.store.refresh()?;
@@ -196,7 +196,8 @@ fn finish(file: &NewFile, superblock: &Superblock) -> Result<()> {
         &shared.handover,
         &shared.settled,
     ]);
-    let identity: [&AtomicU64; 4] = [&shared.boot[0], &shared.boot[1], &shared.device, &shared.inode];
+    let identity: [&AtomicU64; 5] =
+        [&shared.boot[0], &shared.boot[1], &shared.device, &shared.inode, &shared.mount];
     identity.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     store.processes().iter().for_each(|process| clear(&[&process.pid]));
     store.intents().iter().for_each(|intent| clear(&[&intent.operation]));
@@ -207,11 +208,13 @@ fn finish(file: &NewFile, superblock: &Superblock) -> Result<()> {
     shared.watermark.store(superblock.commit.watermark, Ordering::Relaxed);
     shared.commits.store(superblock.commit.number, Ordering::Relaxed);
     write_superblocks(store.storage(), superblock)?;
-    store.sync()
+    if is_planted(Planted::NewFileNotSynced) { Ok(()) } else { store.sync() }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::options::{CreateOptions, OpenOptions};
     use crate::plane::Plane;
@@ -223,11 +226,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, copy) = (dir.path().join("plane"), dir.path().join("copy"));
         let timeout = Duration::from_secs(5);
+        let patience = Patience::new(timeout);
         let plane = Plane::create(&path, &CreateOptions::new(2)).unwrap();
         plane.insert(&[1.0, 2.0], b"").unwrap();
         plane.flush(None).unwrap();
         let reader = registry::open(&path, true, timeout, &|_, _| true, None).unwrap();
-        let refused = snapshot(&reader, &copy, false, timeout, &|_, _| true);
+        let refused = snapshot(&reader, &copy, false, patience, &|_, _| true);
         assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
         drop(plane);
         let interfere = |done, total| {
@@ -238,10 +242,10 @@ mod tests {
             }
             true
         };
-        let refused = snapshot(&reader, &copy, false, timeout, &interfere);
+        let refused = snapshot(&reader, &copy, false, patience, &interfere);
         assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
-        snapshot(&reader, &copy, false, timeout, &|_, _| true).unwrap();
+        snapshot(&reader, &copy, false, patience, &|_, _| true).unwrap();
         let count = Plane::open(&copy, &OpenOptions::default()).unwrap().count().unwrap();
         assert!(count > 1, "{count}");
     }

@@ -12,6 +12,8 @@ pub enum Planted {
     NotSynced(usize),
     /// `create` returns before the directory is synced.
     DirectoryNotSynced,
+    /// A copy or a compacted file gets to its path before it is synced.
+    NewFileNotSynced,
     /// The record's checksum leaves the key out.
     ChecksumSkipsKey,
     /// Removed slots are reused whether or not a reader may still see them.

@@ -18,6 +18,8 @@ const TENURE: Duration = Duration::from_millis(10);
 const REQUEST_MS: u32 = 20;
 /// How often a waiting process tries again.
 const POLL: Duration = Duration::from_millis(1);
+/// How often one that waits for another thread asks whether it still should.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What a turn is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +30,43 @@ pub enum Purpose {
     StandStill,
 }
 
+/// How long a call waits for the turn.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    timeout: Duration,
+    /// What this process itself does with the plane standing still is waited for however long it takes.
+    own: bool,
+    goes_on: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Patience<'a> {
+    /// Waits so long for other processes, and for this one's copies and compactions until they end.
+    pub fn new(timeout: Duration) -> Self {
+        Patience { timeout, own: true, goes_on: &|| true }
+    }
+
+    /// Waits no longer than `most`, whoever has the turn.
+    pub fn at_most(self, most: Duration) -> Self {
+        Patience { timeout: self.timeout.min(most), own: false, ..self }
+    }
+
+    /// How long it waits for other processes.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Gives up as soon as `goes_on` says no; it is asked every few milliseconds while the call waits.
+    pub fn while_it<'b>(self, goes_on: &'b dyn Fn() -> bool) -> Patience<'b> {
+        Patience { goes_on, timeout: self.timeout, own: self.own }
+    }
+}
+
 #[derive(Default)]
 struct State {
     held: bool,
     acquiring: bool,
+    /// The thread that is acquiring has the kernel lock, and makes the plane ready to be written.
+    preparing: bool,
     /// The turn was taken to make the plane stand still.
     alone: bool,
     /// Threads that wait for that. No write begins meanwhile, or they would wait for ever.
@@ -75,6 +110,12 @@ impl Turn {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Whether the plane stands still for a copy or compaction of this process, or is about to.
+    pub fn stands_still(&self) -> bool {
+        let state = self.lock();
+        state.alone || state.waiting_alone > 0
+    }
+
     /// Whether this process has the turn now.
     pub fn is_held(&self) -> bool {
         self.lock().held
@@ -86,10 +127,10 @@ impl Turn {
         &'a self,
         store: &'a Store,
         purpose: Purpose,
-        timeout: Duration,
+        patience: Patience<'_>,
         prepare: impl Fn(bool) -> Result<()>,
     ) -> Result<TurnGuard<'a>> {
-        let deadline = Instant::now() + timeout;
+        let mut deadline = Instant::now() + patience.timeout;
         let alone = purpose == Purpose::StandStill;
         let mut state = self.lock();
         state.waiting_alone += u32::from(alone);
@@ -98,23 +139,32 @@ impl Turn {
                 return Ok(self.enter(store, purpose, &mut state));
             }
             if !state.held && !state.acquiring && (alone || state.waiting_alone == 0) {
-                break true;
+                break Ok(());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let now = Instant::now();
+            let own = state.alone || state.preparing || state.waiting_alone > u32::from(alone);
+            if patience.own && own {
+                deadline = now + patience.timeout;
+            }
+            let left = deadline.saturating_duration_since(now);
             if left.is_zero() {
-                break false;
+                break Err(self.locked(store));
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+            state = self.changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(|e| e.into_inner()).0;
+            if !(patience.goes_on)() {
+                break Err(Error::Aborted);
+            }
         };
         state.waiting_alone -= u32::from(alone);
-        if !free {
+        if let Err(error) = free {
             self.changed.notify_all();
-            return Err(self.locked(store));
+            return Err(error);
         }
         state.acquiring = true;
         drop(state);
         let acquiring = Acquiring { turn: self, store };
-        let taken = acquire(store, deadline).and_then(|()| {
+        let taken = acquire(store, deadline, patience.goes_on).and_then(|()| {
+            self.lock().preparing = true;
             let died = store.shared().writer_pid.load(Ordering::Acquire) != 0;
             let panicked = self.panicked.swap(false, Ordering::AcqRel);
             store.shared().writer_pid.store(std::process::id(), Ordering::Release);
@@ -129,7 +179,7 @@ impl Turn {
         let mut state = self.lock();
         // Nothing panicked. In one step with what follows: nobody else may take the turn in between.
         std::mem::forget(acquiring);
-        state.acquiring = false;
+        (state.acquiring, state.preparing) = (false, false);
         self.changed.notify_all();
         taken?;
         state.held = true;
@@ -176,13 +226,13 @@ impl Drop for Acquiring<'_> {
         // The mark of a writer stays, so that the repair is tried again.
         self.store.storage().unlock(LOCK_WRITER);
         let mut state = self.turn.lock();
-        state.acquiring = false;
+        (state.acquiring, state.preparing) = (false, false);
         self.turn.changed.notify_all();
     }
 }
 
 /// Takes the kernel lock, asking the owner to hand over while it waits.
-pub fn acquire(store: &Store, deadline: Instant) -> Result<()> {
+pub fn acquire(store: &Store, deadline: Instant, goes_on: &dyn Fn() -> bool) -> Result<()> {
     if store.storage().try_lock(LOCK_WRITER)? {
         return Ok(());
     }
@@ -196,6 +246,7 @@ pub fn acquire(store: &Store, deadline: Instant) -> Result<()> {
                 let pid = store.shared().writer_pid.load(Ordering::Relaxed);
                 return Err(Error::Locked { path: store.storage().path().to_path_buf(), pid });
             }
+            Ok(false) if !goes_on() => return Err(Error::Aborted),
             Ok(false) => std::thread::sleep(POLL),
         }
     }

@@ -56,7 +56,7 @@ impl Engine {
             self.publish_linked(graph, id, node, slot.level);
             shard.replace(hash, old, id);
             {
-                let _guard = self.links.lock(old);
+                let _guard = graph.lock(old);
                 old_node.set_replaced(self.store.shared().commits.load(Ordering::Acquire).wrapping_add(1));
             }
             drop(shard);

@@ -185,8 +185,9 @@ impl Engine {
     /// the removal lock.
     pub(crate) fn abandon(&self, id: u32, node: Node<'_>) -> Result<()> {
         {
-            let _guard = self.links.lock(id);
-            Graph::new(&self.store, &self.links).unpublish(node);
+            let graph = Graph::new(&self.store, &self.links);
+            let _guard = graph.lock(id);
+            graph.unpublish(node);
         }
         self.finish_removal(id, node, false)
     }
@@ -229,7 +230,7 @@ impl Engine {
                 if !links::contains(list, root) && !links::append(list, root) {
                     list[0].store(root, Ordering::Release);
                 }
-                record.set_parent(id);
+                graph.set_parent(root, record, id);
                 shared.root.store(id, Ordering::Release);
                 return;
             }
@@ -268,8 +269,8 @@ impl Engine {
         intent.announce(Operation::Remove, id, NONE);
         {
             // Under its lock, so that nobody is just taking it for a parent.
-            let _guard = self.links.lock(id);
             let graph = Graph::new(&self.store, &self.links);
+            let _guard = graph.lock(id);
             graph.unpublish(node);
         }
         self.store.shared().count.fetch_sub(1, Ordering::Relaxed);

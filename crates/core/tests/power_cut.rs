@@ -16,7 +16,7 @@ use common::disk::{Crash, Disk};
 use common::expected::Expected;
 use common::{Rng, by_form, check_verified, image, open};
 use vecplane_core::testing::{self, Planted};
-use vecplane_core::{Batch, CreateOptions, OpenOptions, Plane, Precision, Rerank};
+use vecplane_core::{Batch, CompactOptions, CreateOptions, OpenOptions, Plane, Precision, Rerank};
 
 /// A plane at work on a disk, and the records that it has acknowledged.
 struct Work {
@@ -174,15 +174,52 @@ impl Work {
             let crash = self.disk.crash();
             self.check(crash);
         }
+        match self.rng.unit() {
+            x if x < 0.2 => self.compact(),
+            x if x > 0.9 => self.snapshot(),
+            _ => {}
+        }
         // The power goes in the middle of a flush as well, and until that has returned it has promised nothing new.
         self.plane.flush(None).unwrap();
         for crash in self.disk.take_crashes() {
             self.check(crash);
         }
-        let flushed = self.live.clone();
-        self.disk.expect(|it| *it = Expected { flushed, ..Expected::default() });
+        let everything = self.everything();
+        self.disk.expect(|it| *it = everything);
         if self.rng.chance(0.3) {
             let crash = self.disk.crash();
+            self.check(crash);
+        }
+    }
+
+    /// What has been acknowledged by now, as a flush would make it durable.
+    fn everything(&self) -> Expected {
+        Expected { flushed: self.live.clone(), ..Expected::default() }
+    }
+
+    /// The plane is written anew, and the power goes before the new file is in its place, while it gets there, and after.
+    fn compact(&mut self) {
+        self.disk.begin_copy(&self.path, self.everything());
+        let options = CompactOptions { renumber: self.rng.chance(0.3), ..CompactOptions::default() };
+        self.plane.compact(&options, &|_, _| true).unwrap();
+        self.disk.end_copy();
+        for crash in self.disk.take_crashes() {
+            self.check(crash);
+        }
+        let everything = self.everything();
+        self.disk.expect(|it| *it = everything);
+        let crash = self.disk.crash();
+        self.check(crash);
+    }
+
+    /// The plane is copied; neither it nor what is found at the copy's path may have suffered by a power cut.
+    fn snapshot(&mut self) {
+        let copy = self.path.with_file_name("copy");
+        self.disk.begin_copy(&copy, self.everything());
+        self.plane.snapshot(&copy, false, &|_, _| true).unwrap();
+        let of_the_copy = self.disk.end_copy();
+        std::fs::remove_file(&copy).unwrap();
+        for crash in self.disk.take_crashes().into_iter().chain(of_the_copy) {
             self.check(crash);
         }
     }
@@ -312,6 +349,16 @@ fn a_missing_sync_of_the_heap_is_caught() {
 #[test]
 fn a_checksum_that_skips_the_key_is_caught() {
     expect_caught(Planted::ChecksumSkipsKey);
+}
+
+#[test]
+fn a_new_file_in_its_place_before_it_is_synced_is_caught() {
+    expect_caught(Planted::NewFileNotSynced);
+}
+
+#[test]
+fn a_swap_whose_directory_is_not_synced_is_caught() {
+    expect_caught(Planted::DirectoryNotSynced);
 }
 
 #[test]

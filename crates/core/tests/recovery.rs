@@ -31,6 +31,7 @@ fn child_process() {
             std::fs::write(argument(1), b"opening").unwrap();
             drop(open(Path::new(&argument(0))));
         }
+        "opened clean" => assert!(open(Path::new(&argument(0))).opened_clean()),
         "open and check" => {
             while !Path::new(&argument(1)).exists() {
                 std::hint::spin_loop();
@@ -120,6 +121,31 @@ fn a_machine_crash_is_recovered_from_once() {
 }
 
 /// A flush was the last thing that the disk has seen, later stores are there in part, and the open that finds them gives up.
+/// A file system that was mounted anew has lost what was in memory, like one whose machine has started anew.
+#[test]
+fn a_plane_written_through_another_mount_is_scanned_unless_somebody_has_kept_it_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
+    numbered(&path, 50);
+    let plane = open(&path);
+    plane.insert(&vector_of("50"), b"50").unwrap();
+    image::write_as_killed(&image_path, &image::read(&path));
+    let killed = open(&image_path);
+    assert!(killed.opened_clean(), "the same mount: only the process was killed");
+    // The same file reached from somewhere else, as another copy of this code would.
+    image::move_to_other_mount(&image_path);
+    let out = dir.path().join("out");
+    let child = spawn("opened clean", &[image_path.to_str().unwrap()], &out);
+    expect_done(child, Duration::from_secs(60), &out);
+    drop(killed);
+    let mut bytes = image::read(&image_path);
+    bytes[image::DIRTY] = 1;
+    image::write_as_killed(&image_path, &bytes);
+    image::move_to_other_mount(&image_path);
+    assert!(!open(&image_path).opened_clean(), "nobody has kept it in memory");
+    check_verified(&open(&image_path));
+}
+
 #[test]
 fn a_recovery_that_was_given_up_does_not_make_a_file_clean() {
     let dir = image::evidence_dir();

@@ -58,7 +58,7 @@ fn header_parts_are_where_the_document_says() {
 #[test]
 fn shared_state_is_as_documented() {
     let fields = offsets!(SharedState: epoch, extent_count, id_high_water, entry, root, flags, lane_high_water, replacements, supersessions, renumberings, dirty,
-        writer_pid, handover, settled, boot, device, inode, count, generation, watermark, watermark_pending, commits, free_head,
+        writer_pid, handover, settled, boot, device, inode, mount, count, generation, watermark, watermark_pending, commits, free_head,
         free_count, limbo_head, limbo_tail, limbo_count, heap_bump, heap_used, long_key_bytes, churn, held_head, held_tail, held_count,
         heap_free);
     let documented = table("### Shared state");

@@ -1,7 +1,8 @@
 //! Which machine, since which boot, and which file: what tells a process's death from a machine's.
 //!
 //! After a kill the page cache still has every store, so only what the dead writer was changing needs repair. After a
-//! crash of the machine, or in a copy of the file, nothing is certain but what a checksum confirms.
+//! crash of the machine, or in a copy of the file, or when its file system was mounted anew, nothing is certain but what a
+//! checksum confirms.
 
 use std::sync::atomic::Ordering;
 
@@ -14,13 +15,27 @@ use crate::testing::{Planted, is_planted};
 pub struct Identity {
     boot: [u64; 2],
     file: FileId,
+    /// A file system that was taken away and mounted again has lost what was not on the disk. 0 where the system does not
+    /// tell.
+    mount: u64,
+}
+
+/// What a plane's words say of who wrote it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastWriter {
+    /// It ran in this boot, on this very file.
+    Here,
+    /// The same, but through another mount of the file system: this one's memory is its memory, or it was unmounted since.
+    OtherMount,
+    /// Another boot, or another file.
+    Elsewhere,
 }
 
 impl Identity {
     /// This boot of this machine, with this file. A system that does not tell its boot matches nothing, not even
     /// itself.
-    pub fn current(file: FileId) -> Self {
-        Identity { boot: boot_id().unwrap_or([0; 2]), file }
+    pub fn current(file: FileId, mount: u64) -> Self {
+        Identity { boot: boot_id().unwrap_or([0; 2]), file, mount }
     }
 
     /// Leaves the mark of who writes.
@@ -29,16 +44,22 @@ impl Identity {
         shared.boot[1].store(self.boot[1], Ordering::Relaxed);
         shared.device.store(self.file.device, Ordering::Relaxed);
         shared.inode.store(self.file.inode, Ordering::Relaxed);
+        shared.mount.store(self.mount, Ordering::Relaxed);
     }
 
-    /// Whether the last writer ran in this boot, on this very file.
-    pub fn matches(&self, shared: &SharedState) -> bool {
+    /// Compares with the last writer's mark.
+    pub fn last_writer(&self, shared: &SharedState) -> LastWriter {
         if is_planted(Planted::IdentityAlwaysSame) {
-            return true;
+            return LastWriter::Here;
         }
         let boot = [shared.boot[0].load(Ordering::Relaxed), shared.boot[1].load(Ordering::Relaxed)];
         let (device, inode) = (shared.device.load(Ordering::Relaxed), shared.inode.load(Ordering::Relaxed));
-        self.boot != [0; 2] && boot == self.boot && device == self.file.device && inode == self.file.inode
+        let same = boot == self.boot && device == self.file.device && inode == self.file.inode;
+        match self.boot != [0; 2] && same {
+            false => LastWriter::Elsewhere,
+            true if self.mount == shared.mount.load(Ordering::Relaxed) => LastWriter::Here,
+            true => LastWriter::OtherMount,
+        }
     }
 }
 

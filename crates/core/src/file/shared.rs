@@ -62,7 +62,9 @@ pub struct SharedState {
     pub device: AtomicU64,
     /// See `device`.
     pub inode: AtomicU64,
-    _pad3: [u64; 2],
+    /// The mount through which it was written; 0 where the system does not tell.
+    pub mount: AtomicU64,
+    _pad3: u64,
 
     /// Live records.
     pub count: AtomicI64,

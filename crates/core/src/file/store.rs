@@ -1,7 +1,7 @@
 //! An open plane's file: typed views of its parts, and growth.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::addresses::Addresses;
 use super::curves::CurveTable;
@@ -20,7 +20,7 @@ use crate::graph::node::{Node, Slots};
 use crate::map::{self, Map};
 use crate::options::NODES_MAX;
 use crate::protocol;
-use crate::storage::{FileId, Step, Storage};
+use crate::storage::{FileId, LOCK_PROCESS, Step, Storage};
 use crate::testing::{Planted, is_planted, moment};
 
 /// Addresses are reserved for this many records, unless the plane's own limit is lower or the file already larger.
@@ -52,10 +52,10 @@ pub struct Store {
     growth: Mutex<Growth>,
     mapped_extents: AtomicU32,
     capacity: AtomicU32,
-    /// Slots may lie in huge pages: see `use_small_pages`.
-    huge_pages: AtomicBool,
     /// Whether walks ask for pages before they touch them.
     pub cold: Cold,
+    /// The last record's generation at the last flush.
+    flushed: AtomicU64,
 }
 
 /// Bytes of addresses to reserve for each region of a plane that grows to `nodes` records and has `file_bytes` now.
@@ -111,9 +111,8 @@ impl Store {
             growth: Mutex::new(Growth { extents: 0, file_end: HEADER_BYTES as u64 }),
             mapped_extents: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
-            // Whoever filled the file may have left some.
-            huge_pages: AtomicBool::new(true),
             cold: Cold::default(),
+            flushed: AtomicU64::new(0),
         })
     }
 
@@ -365,20 +364,68 @@ impl Store {
         extent.write(&self.extent_entries()[index as usize], index, &self.uuid);
         moment();
         self.map_extent(&mut growth, extent)?;
-        if large && region == RegionKind::Slots {
+        let shared = self.shared();
+        let unflushed =
+            shared.generation.load(Ordering::Relaxed).saturating_sub(self.flushed.load(Ordering::Relaxed));
+        if large && region == RegionKind::Slots && self.is_load(unflushed) && !self.is_shared() {
             // Whoever fills it dirties all of it. Walks over huge pages take three quarters to four fifths of the time.
-            self.map.prefer_huge_pages(region, mapped as usize);
-            self.huge_pages.store(true, Ordering::Relaxed);
+            self.map.load_into(region, mapped as usize);
         }
         protocol::announce(&self.shared().extent_count, index + 1);
         moment();
         Ok(())
     }
 
-    /// Gives up huge pages, of which one changed byte makes a sync write all. After a sync, when they are clean.
-    pub fn use_small_pages(&self) {
-        if self.huge_pages.swap(false, Ordering::Relaxed) {
-            self.map.split_huge_pages(RegionKind::Slots);
+    /// Whether so many new records are much of the plane: then a flush writes most of it anyway.
+    fn is_load(&self, records: u64) -> bool {
+        records * 8 >= self.shared().count.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Whether another process has the plane open: then pages that both have mapped cannot be split.
+    fn is_shared(&self) -> bool {
+        let registered = self.processes().iter().zip(LOCK_PROCESS..);
+        let mut registered = registered.filter(|(process, _)| process.pid.load(Ordering::Relaxed) != 0);
+        registered.any(|(_, byte)| self.storage.is_locked_elsewhere(byte).unwrap_or(true))
+    }
+
+    /// Told before a batch of so many records.
+    pub fn expect(&self, records: usize) {
+        if self.is_load(records as u64) {
+            self.map.keep_whole();
+        }
+    }
+
+    /// Told at open, with the last record's generation at the last flush.
+    pub fn opened_at(&self, generation: u64) {
+        self.flushed.store(generation, Ordering::Relaxed);
+    }
+
+    /// Told after a flush, with the last record's generation at that moment.
+    pub fn flushed_at(&self, generation: u64) {
+        self.flushed.store(generation, Ordering::Relaxed);
+        self.map.keep_small();
+    }
+
+    /// Before a node's header or links are changed: see `Map::before_change`.
+    #[inline]
+    pub fn before_change(&self, id: u32) {
+        if id < self.capacity() {
+            let (at, header) = (self.slots().address(id), self.layout.header_offset);
+            let at = at.addr() - self.map.base(RegionKind::Slots).addr() + header as usize;
+            self.map.before_change(RegionKind::Slots, at, (self.layout.slot_bytes - header) as usize);
+        }
+    }
+
+    /// The same before a record is written.
+    pub fn before_record(&self, id: u32) {
+        let at = self.slots().address(id).addr() - self.map.base(RegionKind::Slots).addr();
+        self.map.before_change(RegionKind::Slots, at, self.layout.slot_bytes as usize);
+        for (region, bytes) in
+            [(RegionKind::Exact, self.layout.exact_bytes), (RegionKind::Keys, self.layout.key_entry_bytes)]
+        {
+            if bytes > 0 {
+                self.map.before_change(region, id as usize * bytes as usize, bytes as usize);
+            }
         }
     }
 

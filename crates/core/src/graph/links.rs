@@ -135,12 +135,20 @@ impl<'a> Graph<'a> {
 
     /// Locks a node for editing.
     pub fn lock(&self, id: u32) -> MutexGuard<'a, ()> {
+        self.store.before_change(id);
         self.locks.lock(id)
     }
 
     /// See `LinkLocks::with_second`.
     pub fn with_second<T>(&self, held: u32, id: u32, work: impl FnOnce() -> T) -> Option<T> {
+        self.store.before_change(id);
         self.locks.with_second(held, id, work)
+    }
+
+    /// Makes one record the parent of another.
+    pub fn set_parent(&self, child: u32, record: Node<'a>, parent: u32) {
+        self.store.before_change(child);
+        record.set_parent(parent);
     }
 
     /// As `score`, for records that are linked: live ones, and those whose insert is under way. The caller holds the

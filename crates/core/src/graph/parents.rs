@@ -43,7 +43,7 @@ impl<'a> Graph<'a> {
             && node.generation() < record.generation()
             && self.store.shared().root.load(Ordering::Acquire) != child
         {
-            record.set_parent(id);
+            self.set_parent(child, record, id);
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Graph<'a> {
                 let linked = parent.is_live()
                     && (contains(parent.links(), child) || may_append && append(parent.links(), child));
                 if linked {
-                    record.set_parent(other);
+                    self.set_parent(child, record, other);
                 }
                 linked
             });
@@ -136,7 +136,7 @@ impl<'a> Graph<'a> {
         }
         let links = node.links();
         if contains(links, child) || append(links, child) || force && self.displace(id, node, child, edit) {
-            record.set_parent(id);
+            self.set_parent(child, record, id);
             return true;
         }
         false
@@ -173,13 +173,39 @@ impl<'a> Graph<'a> {
     pub fn adopt_anywhere(&self, child: u32, edit: &mut Edit) -> bool {
         let graph = self.current();
         let Some(generation) = graph.slots.get(child).map(|n| n.generation()) else { return false };
-        let elders = graph.elders(generation);
-        if elders.iter().any(|elder| graph.adopt(*elder, child, true, edit)) {
+        if graph.adopt_below_root(child, generation, edit) {
             return true;
         }
-        elders.iter().any(|elder| {
+        graph.elders(generation).iter().any(|elder| {
             graph.hand_youngest_on(*elder, generation, edit, HANDS_MAX)
                 && graph.adopt(*elder, child, true, edit)
+        })
+    }
+
+    /// Goes down the tree until an older record takes the child. Straight down, since it is at the ends that records have
+    /// links to spare, and each time another way, or the tree would become a chain.
+    fn adopt_below_root(&self, child: u32, generation: u64, edit: &mut Edit) -> bool {
+        let mut ahead: Vec<u32> = self.root().into_iter().collect();
+        for step in 0..self.slots.limit() {
+            let Some(id) = ahead.pop() else { return false };
+            if self.adopt(id, child, true, edit) {
+                return true;
+            }
+            let from = ahead.len();
+            ahead.extend(self.older_children(id, generation));
+            if let Some(children) = ahead.get_mut(from..).filter(|children| !children.is_empty()) {
+                let turn = child.wrapping_add(step).wrapping_mul(0x9E37_79B9) >> 16;
+                children.rotate_left(turn as usize % children.len());
+            }
+        }
+        false
+    }
+
+    fn older_children(&self, id: u32, generation: u64) -> impl Iterator<Item = u32> + use<'_, 'a> {
+        let links = self.slots.get(id).map(|node| links::ids(node.links()));
+        links.into_iter().flatten().filter(move |other| {
+            let child = self.slots.get(*other).filter(|n| n.is_live() && n.parent() == id);
+            child.is_some_and(|n| n.generation() < generation)
         })
     }
 
@@ -190,10 +216,7 @@ impl<'a> Graph<'a> {
         let mut elders = Vec::new();
         while let Some(id) = queue.pop_front() {
             elders.push(id);
-            let Some(node) = self.slots.get(id) else { continue };
-            let is_child =
-                |other: &u32| older(*other) && self.slots.get(*other).is_some_and(|n| n.parent() == id);
-            queue.extend(links::ids(node.links()).filter(is_child));
+            queue.extend(self.older_children(id, generation));
             if elders.len() >= self.slots.limit() as usize {
                 break;
             }

@@ -75,13 +75,13 @@ impl<'a> Graph<'a> {
                 // In this order: a kill in between leaves the child where the next attempt finds it.
                 self.store.shared().root.store(child, Ordering::Release);
                 if let Some(record) = graph.slots.get(child) {
-                    record.set_parent(NONE);
+                    self.set_parent(child, record, NONE);
                 }
                 continue;
             }
             if self.root() == Some(child) {
                 if let Some(record) = graph.slots.get(child) {
-                    record.set_parent(NONE);
+                    self.set_parent(child, record, NONE);
                 }
                 continue;
             }

@@ -8,15 +8,19 @@
 //! | file | responsibility |
 //! |---|---|
 //! | `unix.rs`, `windows.rs` | `View`, a mapped part of the file; `Range`, reserved addresses to map parts into |
+//! | `small_pages.rs` | when a page is split off a larger piece before it is changed |
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 pub use os::will_need;
 use os::{Range, View};
+use small_pages::{BLOCK_PAGES, Blocks, Mode};
 
 use crate::file::layout::{HEADER_BYTES, LARGE_ALIGN, PAGE_BYTES, REGIONS, RegionKind};
+
+mod small_pages;
 
 #[cfg(unix)]
 #[path = "unix.rs"]
@@ -35,6 +39,8 @@ struct RegionMap {
     /// Bytes that may come to be mapped from `base` on. The range is longer.
     reserved: usize,
     mapped: AtomicUsize,
+    /// Those whose pages lie by themselves.
+    small: Blocks,
 }
 
 /// All of a file's maps. Dropping it gives them back.
@@ -42,6 +48,10 @@ pub struct Map {
     header: View,
     regions: [RegionMap; REGIONS.len()],
     writable: bool,
+    mode: Mode,
+    /// Huge pages were asked for.
+    advised: AtomicBool,
+    block_bytes: usize,
 }
 
 // SAFETY: `Map` owns its address ranges, which no thread's identity is tied to; what the ranges hold is reached through
@@ -54,6 +64,7 @@ impl Map {
     /// Maps the header and reserves `reserve[i]` bytes of addresses for region i.
     pub fn new(file: &File, writable: bool, reserve: [usize; REGIONS.len()]) -> io::Result<Self> {
         let header = View::new(file, 0, HEADER_BYTES, writable)?;
+        let block_bytes = BLOCK_PAGES * os::page_bytes();
         let mut map = Map {
             header,
             regions: std::array::from_fn(|_| RegionMap {
@@ -62,8 +73,12 @@ impl Map {
                 base: std::ptr::null_mut(),
                 reserved: 0,
                 mapped: AtomicUsize::new(0),
+                small: Blocks::new(0),
             }),
             writable,
+            mode: Mode::new(os::SPLITS),
+            advised: AtomicBool::new(false),
+            block_bytes,
         };
         for (region, bytes) in map.regions.iter_mut().zip(reserve) {
             if bytes > 0 {
@@ -73,6 +88,7 @@ impl Map {
                 region.base = range.start().wrapping_add(region.start);
                 region.reserved = bytes;
                 region.range = Some(range);
+                region.small = Blocks::new(bytes.div_ceil(block_bytes));
             }
         }
         Ok(map)
@@ -112,19 +128,59 @@ impl Map {
         Ok(())
     }
 
-    /// Asks for huge pages from `at` on in a region. Only pages not yet touched become huge.
-    pub fn prefer_huge_pages(&self, region: RegionKind, at: usize) {
+    /// For a load: asks for huge pages from `at` on in a region, where pages not yet touched become huge, and leaves those
+    /// that are there whole.
+    pub fn load_into(&self, region: RegionKind, at: usize) {
         let region = &self.regions[region as usize];
         if let Some(range) = &region.range {
-            range.prefer_huge_pages(region.start + at, self.mapped_from(region, at));
+            range.advise_huge(region.start + at, self.mapped_from(region, at), true);
+            self.advised.store(true, Ordering::Relaxed);
+        }
+        self.keep_whole();
+    }
+
+    /// Until the next `keep_small`, changes leave large pieces as they are.
+    pub fn keep_whole(&self) {
+        self.mode.whole();
+    }
+
+    /// From here on, what is changed is split off first. After a sync, when all of it can be.
+    pub fn keep_small(&self) {
+        if !os::SPLITS {
+            return;
+        }
+        if self.mode.small() {
+            self.regions.iter().for_each(|region| region.small.clear());
         }
     }
 
-    /// Splits a region's huge pages, those that are clean and no other process has mapped.
-    pub fn split_huge_pages(&self, region: RegionKind) {
-        let region = &self.regions[region as usize];
-        if let Some(range) = &region.range {
-            range.split_huge_pages(region.start, self.mapped_from(region, 0), LARGE_ALIGN as usize);
+    /// Before `bytes` bytes at `at` in a region are changed: sees to it that a sync need not write much more than those.
+    #[inline]
+    pub fn before_change(&self, region: RegionKind, at: usize, bytes: usize) {
+        if self.mode.is_small() {
+            let region = &self.regions[region as usize];
+            for block in at / self.block_bytes..=(at + bytes.max(1) - 1) / self.block_bytes {
+                if region.small.mark(block) {
+                    self.split(region, block);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn split(&self, region: &RegionMap, block: usize) {
+        if self.advised.swap(false, Ordering::Relaxed) {
+            // From now on, what has to be read from the disk again comes in small pages.
+            for region in &self.regions {
+                if let Some(range) = &region.range {
+                    range.advise_huge(region.start, self.mapped_from(region, 0), false);
+                }
+            }
+        }
+        let page = self.block_bytes / BLOCK_PAGES;
+        let at = block * self.block_bytes;
+        if let Some(range) = region.range.as_ref().filter(|_| at < region.mapped.load(Ordering::Acquire)) {
+            range.split(region.start + at + page, 2 * page);
         }
     }
 

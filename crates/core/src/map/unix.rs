@@ -66,14 +66,14 @@ impl Range {
         map_file(self.start.wrapping_add(at), file, offset, bytes, writable).map(|_| ())
     }
 
-    /// Asks that pages of the `bytes` mapped bytes at `at` that are not in memory yet come as huge ones.
-    pub fn prefer_huge_pages(&self, at: usize, bytes: usize) {
-        advise_huge(self.start.wrapping_add(at), bytes);
+    /// Asks that pages of the `bytes` mapped bytes at `at` that are not in memory yet come as huge ones, or do not.
+    pub fn advise_huge(&self, at: usize, bytes: usize, huge: bool) {
+        advise_huge(self.start.wrapping_add(at), bytes, huge);
     }
 
-    /// Splits the clean huge pages, each `huge` bytes long, among the `bytes` mapped bytes at `at`.
-    pub fn split_huge_pages(&self, at: usize, bytes: usize, huge: usize) {
-        split_huge(self.start.wrapping_add(at), bytes, huge);
+    /// Splits the pieces that lie partly in the `bytes` mapped bytes at `at`, and partly outside.
+    pub fn split(&self, at: usize, bytes: usize) {
+        split(self.start.wrapping_add(at), bytes);
     }
 
     /// Hands stores into the `bytes` mapped bytes at `at` over to the file.
@@ -105,29 +105,36 @@ pub fn will_need(at: *mut u8, bytes: usize) {
     unsafe { libc::madvise(at.wrapping_sub(before).cast(), before + bytes, libc::MADV_WILLNEED) };
 }
 
+/// Whether this system keeps files in pieces that can be split.
+pub const SPLITS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+/// Bytes of a page of the processor.
+pub fn page_bytes() -> usize {
+    // SAFETY: a system call without pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE_BYTES as usize)
+}
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn advise_huge(start: *mut u8, bytes: usize) {
+fn advise_huge(start: *mut u8, bytes: usize, huge: bool) {
+    let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // Kernels without huge pages for files refuse, and nothing is lost.
     // SAFETY: the range is mapped; advice changes none of its contents.
-    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
+    unsafe { libc::madvise(start.cast(), bytes, advice) };
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn split_huge(start: *mut u8, bytes: usize, huge: usize) {
+fn split(start: *mut u8, bytes: usize) {
+    // A piece of which a part is said to be cold is split, to tell that part from the rest (Linux 5.4), if it is clean and no
+    // other process has mapped it.
     // SAFETY: the range is mapped; advice changes none of its contents.
-    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) };
-    for at in (0..bytes).step_by(huge) {
-        // A huge page of which a part is said to be cold is split, to tell that part from the rest (Linux 5.4).
-        // SAFETY: as above.
-        unsafe { libc::madvise(start.wrapping_add(at).cast(), PAGE_BYTES as usize, libc::MADV_COLD) };
-    }
+    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLD) };
 }
 
 #[cfg(target_vendor = "apple")]
-fn advise_huge(_start: *mut u8, _bytes: usize) {}
+fn advise_huge(_start: *mut u8, _bytes: usize, _huge: bool) {}
 
 #[cfg(target_vendor = "apple")]
-fn split_huge(_start: *mut u8, _bytes: usize, _huge: usize) {}
+fn split(_start: *mut u8, _bytes: usize) {}
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn flush(_start: *mut u8, _bytes: usize) -> io::Result<()> {

@@ -114,6 +114,14 @@ impl Drop for View {
 /// Asks for pages to be read into memory. Walks do not get here: see `cold.rs`.
 pub fn will_need(_at: *mut u8, _bytes: usize) {}
 
+/// Windows keeps no files in pieces that could be split.
+pub const SPLITS: bool = false;
+
+/// What `SPLITS` makes unimportant.
+pub fn page_bytes() -> usize {
+    4096
+}
+
 /// Addresses reserved without memory behind them, for parts of the file to be mapped into.
 pub struct Range {
     start: *mut u8,
@@ -176,10 +184,10 @@ impl Range {
     }
 
     /// Windows has no huge pages for files.
-    pub fn prefer_huge_pages(&self, _at: usize, _bytes: usize) {}
+    pub fn advise_huge(&self, _at: usize, _bytes: usize, _huge: bool) {}
 
-    /// See `prefer_huge_pages`.
-    pub fn split_huge_pages(&self, _at: usize, _bytes: usize, _huge: usize) {}
+    /// See `advise_huge`.
+    pub fn split(&self, _at: usize, _bytes: usize) {}
 
     /// Hands stores into the `bytes` mapped bytes at `at` over to the file.
     pub fn flush(&self, at: usize, bytes: usize) -> io::Result<()> {

@@ -56,6 +56,8 @@ pub const LOCK_WRITER: u64 = 1 << 62;
 pub const LOCK_RECOVERY: u64 = LOCK_WRITER + 1;
 /// Process entry i is owned by who holds `LOCK_PROCESS + i`.
 pub const LOCK_PROCESS: u64 = LOCK_WRITER + 64;
+/// Held by process entry i's owner at `LOCK_OPENED + i` once it has found the file sound.
+pub const LOCK_OPENED: u64 = LOCK_PROCESS + 64;
 
 /// An open plane file.
 pub struct Storage {
@@ -133,6 +135,12 @@ impl Storage {
     /// Device and inode.
     pub fn file_id(&self) -> Result<FileId> {
         os::file_id(&self.file).map_err(|e| Error::io(e, "read the attributes of", &self.path))
+    }
+
+    /// Tells the mount that the file was opened through from others, also from one of the same file system; 0 where the
+    /// system does not say.
+    pub fn mount(&self) -> u64 {
+        os::mount(&self.file)
     }
 
     /// Reserves blocks for `offset..offset + bytes` and extends the file over them (F2): after this, touching a page
@@ -306,6 +314,18 @@ mod tests {
         assert_ne!(a.file_id().unwrap(), b.file_id().unwrap());
         let again = Storage::open(a.path(), true, None).unwrap();
         assert_eq!(a.file_id().unwrap(), again.file_id().unwrap());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_mount_has_one_id_for_all_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let a = Storage::create_new(&dir.path().join("a"), None).unwrap();
+        let b = Storage::create_new(&dir.path().join("b"), None).unwrap();
+        let elsewhere = Storage::open(Path::new("/proc/self/status"), true, None).unwrap();
+        assert_eq!(a.mount(), b.mount());
+        // Kernels from before 5.8 do not say.
+        assert!(a.mount() == 0 || a.mount() != elsewhere.mount());
     }
 
     #[test]

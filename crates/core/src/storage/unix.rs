@@ -23,6 +23,32 @@ pub fn file_id(file: &File) -> io::Result<FileId> {
     Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
 }
 
+/// The mount that a file was opened through; 0 where the kernel does not tell (before Linux 5.8).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn mount(file: &File) -> u64 {
+    /// `STATX_MNT_ID` and, for one that is never given twice, `STATX_MNT_ID_UNIQUE` (Linux 6.8).
+    const MOUNT_ID: u32 = 0x1000 | 0x4000;
+    // `struct statx`: the low half of double word 0 is the mask of what is valid, double word 18 the mount.
+    let mut known = [0u64; 32];
+    // SAFETY: the descriptor is open, the path is empty and ends with a zero, and a statx has 256 bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            MOUNT_ID,
+            known.as_mut_ptr(),
+        )
+    };
+    if result == 0 && known[0] as u32 & MOUNT_ID != 0 { known[18] } else { 0 }
+}
+
+#[cfg(target_vendor = "apple")]
+pub fn mount(_file: &File) -> u64 {
+    0
+}
+
 /// How many names a file has.
 pub fn names(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.nlink())

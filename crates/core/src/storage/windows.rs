@@ -36,6 +36,11 @@ pub fn file_id(file: &File) -> io::Result<FileId> {
     Ok(FileId { device: u64::from(info.dwVolumeSerialNumber), inode })
 }
 
+/// Windows has no such number.
+pub fn mount(_file: &File) -> u64 {
+    0
+}
+
 /// How many names a file has.
 pub fn names(file: &File) -> io::Result<u64> {
     Ok(information(file)?.nNumberOfLinks.into())

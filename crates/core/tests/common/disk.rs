@@ -21,6 +21,20 @@ pub struct Crash {
     pub expected: Expected,
 }
 
+/// A file that is written beside the plane, to take its place or to be a plane of its own.
+struct Copying {
+    target: PathBuf,
+    synced: Vec<u8>,
+    later: Vec<Vec<u8>>,
+    /// It may have got to its path.
+    renamed: bool,
+    /// Its directory has been synced since.
+    named: bool,
+    /// What must be found in it.
+    expected: Expected,
+    crashes: Vec<Crash>,
+}
+
 struct State {
     path: PathBuf,
     rng: Rng,
@@ -30,6 +44,9 @@ struct State {
     handed_over: Vec<Option<usize>>,
     expected: Expected,
     crashes: Vec<Crash>,
+    copying: Option<Copying>,
+    /// What is at the path should a power cut lose the name that the file has got.
+    nameless: Option<Vec<u8>>,
 }
 
 /// Shared by those who watch a plane work and who judge what is left.
@@ -52,6 +69,8 @@ impl Disk {
             handed_over: Vec::new(),
             expected: Expected::default(),
             crashes: Vec::new(),
+            copying: None,
+            nameless: None,
         })))
     }
 
@@ -92,6 +111,34 @@ impl Disk {
         state.crash()
     }
 
+    /// From here on the plane is copied to `target`, which may be its own path; this must be found in the copy.
+    pub fn begin_copy(&self, target: &Path, expected: Expected) {
+        let mut state = self.state();
+        state.look();
+        state.copying = Some(Copying {
+            target: target.to_path_buf(),
+            synced: Vec::new(),
+            later: Vec::new(),
+            renamed: false,
+            named: false,
+            expected,
+            crashes: Vec::new(),
+        });
+    }
+
+    /// The copy is complete; gives what was left of it by power cuts after it had got to its path.
+    pub fn end_copy(&self) -> Vec<Crash> {
+        let mut state = self.state();
+        let copying = state.copying.take().expect("begun");
+        if copying.target == state.path {
+            state.nameless = (!copying.named).then(|| state.synced.clone());
+            state.synced = copying.synced;
+            state.later.clear();
+            state.handed_over.clear();
+        }
+        copying.crashes
+    }
+
     /// What was left when the power went in the middle of a call.
     pub fn take_crashes(&self) -> Vec<Crash> {
         std::mem::take(&mut self.state().crashes)
@@ -101,6 +148,10 @@ impl Disk {
 impl Faults for Disk {
     fn before(&self, step: Step) -> io::Result<()> {
         let mut state = self.state();
+        if state.copying.is_some() {
+            state.copy_step(step);
+            return Ok(());
+        }
         match step {
             Step::HandOver(part) => state.handed_over.push(part),
             Step::WriteHeader => state.look(),
@@ -122,6 +173,9 @@ impl State {
     }
 
     fn crash(&mut self) -> Crash {
+        if let Some(bytes) = self.nameless.clone().filter(|_| self.rng.chance(0.5)) {
+            return Crash { bytes, expected: self.expected.clone() };
+        }
         let mut later: Vec<&[u8]> = self.later.iter().map(Vec::as_slice).collect();
         later.truncate(self.rng.range(1..=later.len()));
         let mut bytes = image::power_cut(&mut self.rng, &self.synced, &later);
@@ -132,6 +186,56 @@ impl State {
             bytes[..both].copy_from_slice(&last[..both]);
         }
         Crash { bytes, expected: self.expected.clone() }
+    }
+
+    /// A step on the way of a copy to its path. The plane itself stands still.
+    fn copy_step(&mut self, step: Step) {
+        let mut copying = self.copying.take().expect("a copy");
+        match step {
+            Step::Sync | Step::Rename | Step::SyncDirectory => {
+                copying.look();
+                for _ in 0..2 {
+                    self.cut(&mut copying);
+                }
+            }
+            _ => {
+                if self.rng.chance(0.05) {
+                    copying.look();
+                }
+                if self.rng.chance(0.02) {
+                    self.cut(&mut copying);
+                }
+            }
+        }
+        match step {
+            Step::Sync => copying.synced = std::mem::take(&mut copying.later).pop().expect("a look"),
+            Step::Rename => {
+                // With the mark of a swap under way.
+                self.look();
+                copying.renamed = true;
+            }
+            Step::SyncDirectory => copying.named = true,
+            _ => {}
+        }
+        self.copying = Some(copying);
+    }
+
+    /// The power goes while a plane is copied.
+    fn cut(&mut self, copying: &mut Copying) {
+        let there = copying.renamed && (copying.named || self.rng.chance(0.5));
+        let in_place = copying.target == self.path;
+        if there {
+            let later: Vec<&[u8]> = copying.later.iter().map(Vec::as_slice).collect();
+            let bytes = image::power_cut(&mut self.rng, &copying.synced, &later);
+            match in_place {
+                true => self.crashes.push(Crash { bytes, expected: self.expected.clone() }),
+                false => copying.crashes.push(Crash { bytes, expected: copying.expected.clone() }),
+            }
+        }
+        if !there || !in_place && self.rng.chance(0.2) {
+            let crash = self.crash();
+            self.crashes.push(crash);
+        }
     }
 
     fn sync(&mut self) {
@@ -148,6 +252,20 @@ impl State {
             }
         }
         self.later.clear();
+    }
+}
+
+impl Copying {
+    /// The new file as it is now, under either of its names.
+    fn look(&mut self) {
+        let name = self.target.file_name().expect("a file").to_str().expect("a name");
+        let is_new = |path: &PathBuf| {
+            let other = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            other.starts_with(&format!(".{name}.")) && other.ends_with(".new")
+        };
+        let dir = std::fs::read_dir(self.target.parent().expect("a directory")).unwrap();
+        let new = dir.map(|entry| entry.unwrap().path()).find(is_new);
+        self.later.push(image::read(&new.unwrap_or_else(|| self.target.clone())));
     }
 }
 

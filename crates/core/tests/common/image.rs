@@ -26,6 +26,9 @@ pub const BOOT: usize = DIRTY + 16;
 /// Device and inode, 8 bytes each.
 pub const FILE_ID: usize = BOOT + 16;
 
+/// The mount, 8 bytes.
+pub const MOUNT: usize = FILE_ID + 16;
+
 /// No machine's boot id.
 const OTHER_BOOT: [u8; 16] = [0xB7; 16];
 
@@ -46,6 +49,13 @@ pub fn crash_machine(path: &Path) {
     move_to_other_boot(path);
     let dirty = 1u32.to_le_bytes();
     OpenOptions::new().write(true).open(path).unwrap().write_all_at(&dirty, DIRTY as u64).unwrap();
+}
+
+/// Makes a file one that was written through another mount of its file system.
+#[cfg(unix)]
+pub fn move_to_other_mount(path: &Path) {
+    let other = 0xFEED_FACE_u64.to_le_bytes();
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(&other, MOUNT as u64).unwrap();
 }
 
 /// Writes a file that looks as if it had been written in this boot, under this inode: what a killed process leaves.
