@@ -68,7 +68,10 @@ pub fn at_open(
     let store = &engine.store;
     let damaged = || needs_scan(store, identity, superblock);
     if !damaged()? {
-        let died = store.shared().writer_pid.load(Ordering::Acquire) != 0 && !store.storage().read_only();
+        // One that had not marked the plane has changed nothing: it may have copied it.
+        let marked = store.shared().dirty.load(Ordering::Acquire) != 0;
+        let died =
+            marked && store.shared().writer_pid.load(Ordering::Acquire) != 0 && !store.storage().read_only();
         if died && !store.storage().is_locked_elsewhere(crate::storage::LOCK_WRITER)? {
             // Taking the turn repairs.
             drop(engine.begin_write(Patience::new(timeout))?);
