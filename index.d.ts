@@ -217,8 +217,8 @@ export interface SearchOptions {
   ef?: number
   /**
    * Share of the true neighbours to find on average, above 0 and below 1, instead of `ef` (both: a `TypeError` with
-   * `ERR_INVALID_ARG_VALUE`). The beam width comes from {@link Plane.calibrate}; what is delivered may lie below by
-   * `min(0.005, (1 - recall) / 2)`. Another `k` than those calibrated goes by the nearest ones. A plane of up to 1,000 records
+   * `ERR_INVALID_ARG_VALUE`). The beam width comes from {@link Plane.calibrate}, and aims at no more than
+   * `min(0.005, (1 - recall) / 2)` below; `docs/tuning.md` has what it came to on real vectors. Another `k` than those calibrated goes by the nearest ones. A plane of up to 1,000 records
    * looks at all of them and needs no calibration. Fails with `ERR_OUT_OF_RANGE` (also for 1: `searchExact` finds all),
    * `PLANE_NOT_CALIBRATED`, `PLANE_RECALL_UNREACHABLE`.
    */

@@ -7,6 +7,7 @@
 //! | `predicate.rs` | a search that asks JavaScript which records it may return |
 //! | `mirror.rs` | what hosts of a mirror need beside the class |
 //! | `control.rs` | a batch on its way in, and whether a call is to stop |
+//! | `calibration.rs` | what `calibrate` found, as a JS object |
 //! | `task.rs` | work that leaves the event loop |
 //! | `convert.rs` | JS values <-> core types |
 //! | `error.rs` | core errors -> JS errors with `code` |
@@ -16,6 +17,7 @@
 // In unit tests nobody registers what is exported.
 #![cfg_attr(test, allow(dead_code))]
 
+mod calibration;
 mod control;
 mod convert;
 mod error;

@@ -9,10 +9,11 @@ use napi::{Env, JsValue, sys};
 use napi_derive::napi;
 use vecplane_core as core;
 use vecplane_core::{
-    CalibrateOptions, Calibration, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane,
-    PredicateOptions, RawNode, Result, SearchOptions, VerifyReport,
+    CalibrateOptions, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions,
+    RawNode, Result, SearchOptions, VerifyReport,
 };
 
+use crate::calibration::calibration_to_js;
 use crate::control::{NativeControl, Staged};
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
@@ -581,24 +582,6 @@ fn milliseconds(number: u32) -> Duration {
 
 fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
-}
-
-fn calibration_to_js(env: sys::napi_env, curve: &Calibration) -> napi::Result<sys::napi_value> {
-    let env = Env::from_raw(env);
-    let mut object = Object::new(&env)?;
-    object.set("k", curve.k as f64)?;
-    object.set("samples", curve.samples as f64)?;
-    object.set("count", curve.count as f64)?;
-    object.set("stale", curve.stale)?;
-    let mut points = Vec::with_capacity(curve.points.len());
-    for point in &curve.points {
-        let mut object = Object::new(&env)?;
-        object.set("ef", point.ef as f64)?;
-        object.set("recall", point.recall)?;
-        points.push(object);
-    }
-    object.set("curve", points)?;
-    Ok(object.raw())
 }
 
 fn compacted_to_js(env: sys::napi_env, compacted: (Compacted, bool)) -> napi::Result<sys::napi_value> {
