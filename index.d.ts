@@ -98,6 +98,8 @@ export type PlaneErrorCode =
   | 'PLANE_KEY_EXISTS'
   /** The key is too long, or the plane keeps no keys. */
   | 'PLANE_KEY_UNSTORABLE'
+  /** A tag is empty, too long, or no integer from 0 to 4,294,967,295; or a record was given more than 64. */
+  | 'PLANE_TAG_INVALID'
   /** No record has the key after which an iteration was to go on. */
   | 'PLANE_KEY_NOT_FOUND'
   /** `compact` gave the records new ids while they were iterated over. */
@@ -187,6 +189,31 @@ export interface KeyFilter {
   keys: Iterable<Key>
 }
 
+/**
+ * A tag: a string of 1 to 255 bytes of UTF-8, or an integer from 0 to 4,294,967,295. `7` and `'7'` are different tags. Another
+ * value of these types: `PLANE_TAG_INVALID`; any other type: `ERR_INVALID_ARG_TYPE`.
+ */
+export type Tag = string | number
+
+/** What else a record is written with. */
+export interface WriteOptions {
+  /**
+   * The record's tags, at most 64 different ones (`PLANE_TAG_INVALID`). They stay as they are for as long as the record lives;
+   * an upsert replaces them, also with none. Default: none.
+   */
+  tags?: Iterable<Tag> | null
+}
+
+/** Which tags records must have or not; all parts that are given must hold. Any number of tags may be named. */
+export interface TagQuery {
+  /** At least one of these; an empty list allows nothing. */
+  anyOf?: Iterable<Tag>
+  /** Every one of these; an empty list allows everything. */
+  allOf?: Iterable<Tag>
+  /** Not one of these; an empty list allows everything. */
+  noneOf?: Iterable<Tag>
+}
+
 /** Where an iteration begins. */
 export interface RecordsOptions {
   /**
@@ -203,6 +230,8 @@ export interface PlaneRecord {
   key: Buffer
   /** As {@link Plane.getById} gives it. */
   vector: Float32Array
+  /** As {@link Plane.tagsOf} gives them. */
+  tags: Tag[]
 }
 
 /** What a query asks for. */
@@ -233,6 +262,8 @@ export interface SearchOptions {
   limit?: number
   /** Which records may be returned. Default: all of them. */
   filter?: Filter | null
+  /** Which tags records must have or not, besides what `filter` allows. Default: any. */
+  tags?: TagQuery | null
   /** Whether to score final candidates with the exact copy, where the plane keeps one. Default true. */
   rerank?: boolean
 }
@@ -252,6 +283,8 @@ export interface ExactSearchOptions {
   within?: number
   /** As in {@link SearchOptions}. */
   limit?: number
+  /** As in {@link SearchOptions}. */
+  tags?: TagQuery | null
 }
 
 export interface InsertBatchOptions {
@@ -259,6 +292,12 @@ export interface InsertBatchOptions {
   keys?: Uint8Array | null
   /** Where each record's key ends in `keys`: one ascending number a record. Malformed: `ERR_INVALID_ARG_VALUE`. */
   keyEnds?: Uint32Array | null
+  /**
+   * Each record's tags, as in {@link WriteOptions}: as many entries as records (`ERR_INVALID_ARG_VALUE`), undefined or null for
+   * none. A record whose tags cannot be stored is rejected. With more than 16,384 records they are looked at piece by piece, as large
+   * arrays are copied. Default: no tags.
+   */
+  tags?: Iterable<Iterable<Tag> | null | undefined> | null
   /** Threads to insert with, 1 to 1,024. Default: every hardware thread. Fails with `ERR_OUT_OF_RANGE`. */
   threads?: number
   /**
@@ -295,8 +334,8 @@ export interface BatchSearchResult {
 export interface Rejection {
   /** Its position in the batch. */
   index: number
-  /** NaN, infinity or a norm past f32; a key too long or on a plane without keys; a wrong length; a key in use. */
-  code: 'not-finite' | 'key-unstorable' | 'dimension-mismatch' | 'key-exists'
+  /** NaN, infinity or a norm past f32; a key too long or on a plane without keys; a wrong length; a key in use; a bad tag. */
+  code: 'not-finite' | 'key-unstorable' | 'dimension-mismatch' | 'key-exists' | 'tag-invalid'
   /** For a person. */
   reason: string
 }
@@ -531,11 +570,11 @@ export class Plane {
    * vectors too; their distance to everything is 1.
    *
    * Fails with `PLANE_DIMENSION_MISMATCH`, `PLANE_NOT_FINITE` (a NaN, an infinity, or a norm past the largest f32),
-   * `PLANE_FULL`, `PLANE_KEY_UNSTORABLE`, `PLANE_KEYS_FULL`, `PLANE_KEY_EXISTS` (with `uniqueKeys`).
+   * `PLANE_FULL`, `PLANE_KEY_UNSTORABLE`, `PLANE_KEYS_FULL`, `PLANE_KEY_EXISTS` (with `uniqueKeys`), `PLANE_TAG_INVALID`.
    */
-  insert(vector: Float32Array, key?: Key | null): number
+  insert(vector: Float32Array, key?: Key | null, options?: WriteOptions): number
   /** {@link Plane.insert} on the libuv pool. */
-  insertAsync(vector: Float32Array, key?: Key | null): Promise<number>
+  insertAsync(vector: Float32Array, key?: Key | null, options?: WriteOptions): Promise<number>
 
   /**
    * Adds many records, on threads of its own: `vectors` holds `count * dims` components, one record after the other.
@@ -571,9 +610,9 @@ export class Plane {
    * record or the new one, and no answer has both. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). Fails like
    * {@link Plane.insert}.
    */
-  upsert(key: Key, vector: Float32Array): number
+  upsert(key: Key, vector: Float32Array, options?: WriteOptions): number
   /** {@link Plane.upsert} on the libuv pool. */
-  upsertAsync(key: Key, vector: Float32Array): Promise<number>
+  upsertAsync(key: Key, vector: Float32Array, options?: WriteOptions): Promise<number>
   /**
    * {@link Plane.upsert} for many records, in the manner of {@link Plane.insertBatch}. `keys` and `keyEnds` must be given.
    * Of several records with one key the last counts, and all of them get its id.
@@ -594,6 +633,11 @@ export class Plane {
   get(key: Key): Float32Array | undefined
   /** Vector of a live record, as in {@link Plane.get}; undefined when there is no such record. The caller's own. */
   getById(id: number): Float32Array | undefined
+  /**
+   * Tags of a live record, numbers first and ascending, then strings in the order of their bytes; undefined when there is no such
+   * record. The caller's own.
+   */
+  tagsOf(id: number): Tag[] | undefined
   /**
    * {@link Plane.get} for many keys at once: in the order of the keys, the vector of each, or undefined where no record has
    * it. Needs `uniqueKeys` (`ERR_INVALID_ARG_VALUE`). The arrays are the caller's own.

@@ -7,6 +7,7 @@ const { K_DEFAULT, asked, coded, known, must } = require('./options.js')
 const { filterOf, keysOf, records } = require('./records.js')
 const mirror = require('./mirror.js')
 const { askedSearch } = require('./predicate.js')
+const { columnInTurns, columnOf, decoded, isLong, tagsFrom } = require('./tags.js')
 
 const dispose = Symbol.dispose ?? Symbol.for('nodejs.dispose')
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
@@ -53,12 +54,12 @@ const CREATE_OPTIONS = ['dims', 'metric', 'precision', 'rerank', 'M', 'layer0Cap
   'uniqueKeys', 'maxNodes', 'keyArenaBytesPerNode', 'overwrite', 'lockTimeout']
 const OPEN_OPTIONS = ['readOnly', 'lockTimeout']
 const OPEN_ASYNC_OPTIONS = [...OPEN_OPTIONS, 'onProgress', 'signal']
-const BATCH_OPTIONS = ['keys', 'keyEnds', 'threads', 'onProgress', 'signal']
+const BATCH_OPTIONS = ['keys', 'keyEnds', 'tags', 'threads', 'onProgress', 'signal']
 const SNAPSHOT_OPTIONS = ['overwrite', 'onProgress', 'signal']
 const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'onProgress', 'signal']
 const CALIBRATE_OPTIONS = ['k', 'samples', 'threads', 'onProgress', 'signal']
-const EXACT_OPTIONS = ['k', 'filter', 'within', 'limit']
-const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'recall', 'filter', 'rerank', 'within', 'limit']
+const EXACT_OPTIONS = ['k', 'filter', 'tags', 'within', 'limit']
+const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'recall', 'filter', 'tags', 'rerank', 'within', 'limit']
 const SEARCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'signal']
 const PREDICATE_OPTIONS = ['k', 'ef', 'filterExpansion', 'visitBudget', 'rerank', 'signal']
 const SEARCH_BATCH_OPTIONS = [...SEARCH_SYNC_OPTIONS, 'threads']
@@ -124,37 +125,40 @@ class Plane {
   [dispose]() { this.close() }
   [asyncDispose]() { return this.close() }
 
-  insert(vector, key) { return this.#native.insert(vector, key) }
-  async insertAsync(vector, key) { return this.#native.insertAsync(vector, key) }
+  insert(vector, key, options) { return this.#native.insert(vector, key, tagsFrom(options)) }
+  async insertAsync(vector, key, options) { return this.#native.insertAsync(vector, key, tagsFrom(options)) }
   async insertBatch(vectors, keys, keyEnds, threads) { return this.#writeBatch(false, vectors, keys, keyEnds, threads) }
 
-  upsert(key, vector) { return this.#native.upsert(key, vector) }
-  async upsertAsync(key, vector) { return this.#native.upsertAsync(key, vector) }
+  upsert(key, vector, options) { return this.#native.upsert(key, vector, tagsFrom(options)) }
+  async upsertAsync(key, vector, options) { return this.#native.upsertAsync(key, vector, tagsFrom(options)) }
   async upsertBatch(vectors, options) { return this.#writeBatch(true, vectors, known(BATCH_OPTIONS, options)) }
 
   #writeBatch(upsert, vectors, keys, keyEnds, threads) {
     const positional = keys === null || typeof keys !== 'object' || ArrayBuffer.isView(keys) || keys instanceof ArrayBuffer ||
       keyEnds !== undefined || threads !== undefined
     const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
-    const start = (control) => this.#inTurn(() => isLarge(vectors) || isLarge(given.keys)
-      ? this.#writeLarge(upsert, vectors, given, control)
-      : this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, control))
+    const start = (control) => this.#inTurn(() => {
+      if (isLarge(vectors) || isLarge(given.keys) || isLong(given.tags)) return this.#writeLarge(upsert, vectors, given, control)
+      const tags = columnOf(given.tags, vectors?.length / this.dims)
+      return this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, tags, control)
+    })
     return followed(start, given.signal, given.onProgress, () => vectors.length / this.dims)
   }
 
   /** Copies piece by piece, so that the event loop turns in between; what is called meanwhile and must come later waits. */
-  async #writeLarge(upsert, vectors, { keys, keyEnds, threads }, control) {
+  async #writeLarge(upsert, vectors, { keys, keyEnds, tags, threads }, control) {
     this.#native.stage(control)
     const copy = async () => {
       for await (const piece of pieces('vectors', vectors)) control.stageVectors(piece, vectors.length)
       for await (const piece of pieces('keys', keys)) control.stageKeys(piece, keys.length)
+      return columnInTurns(tags, vectors.length / this.dims)
     }
     const copying = copy()
     const done = copying.catch(() => {}).then(() => { if (this.#copying === done) this.#copying = undefined })
     this.#copying = done
     // What was copied holds the plane, and the control may outlive the call by long: nobody says when it is collected.
-    await copying.catch((error) => { control.discard(); throw error })
-    return control.write(upsert, keyEnds, threads)
+    const column = await copying.catch((error) => { control.discard(); throw error })
+    return control.write(upsert, keyEnds, threads, column)
   }
 
   /** Calls at once, or after the large batches that were given earlier have been copied. */
@@ -170,18 +174,22 @@ class Plane {
   keyOf(id) { return this.#native.keyOf(id) ?? undefined }
   get(key) { return this.#native.get(key) ?? undefined }
   getById(id) { return this.#native.getById(id) ?? undefined }
+  tagsOf(id) {
+    const tags = this.#native.tagsOf(id)
+    return tags === null ? undefined : decoded(tags)
+  }
   getMany(keys) { return this.#native.getMany(keysOf(keys)) }
   records(options) { return records(this.#native, this.dims, options) }
   [Symbol.iterator]() { return this.records() }
 
   searchSync(vector, ...limits) {
-    const { k, ef, filter, filterExpansion, rerank, recall, within } = asked(SEARCH_SYNC_OPTIONS, ...limits)
-    return new SearchHits(this.#native.searchSync(vector, k, ef, filterOf(filter), filterExpansion, rerank, recall, within))
+    const { k, ef, filter, tags, filterExpansion, rerank, recall, within } = asked(SEARCH_SYNC_OPTIONS, ...limits)
+    return new SearchHits(this.#native.searchSync(vector, k, ef, filterOf(filter, tags), filterExpansion, rerank, recall, within))
   }
 
   async search(vector, ...limits) {
-    const { k, ef, filter, filterExpansion, rerank, recall, within, signal } = asked(SEARCH_OPTIONS, ...limits)
-    const start = (control) => this.#native.search(vector, k, ef, filterOf(filter), filterExpansion, rerank, recall, within, control)
+    const { k, ef, filter, tags, filterExpansion, rerank, recall, within, signal } = asked(SEARCH_OPTIONS, ...limits)
+    const start = (control) => this.#native.search(vector, k, ef, filterOf(filter, tags), filterExpansion, rerank, recall, within, control)
     const ids = await (signal === undefined ? start() : followed(start, signal))
     if (signal?.aborted) throw Object.assign(new PlaneError('the search was aborted', 'ABORT_ERR'), { cause: signal.reason })
     return new SearchHits(ids)
@@ -206,8 +214,8 @@ class Plane {
   }
 
   async searchBatch(vectors, options) {
-    const { k, ef, filter, rerank, recall, within, threads } = asked(SEARCH_BATCH_OPTIONS, options)
-    const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter), rerank, recall, within, threads)
+    const { k, ef, filter, tags, rerank, recall, within, threads } = asked(SEARCH_BATCH_OPTIONS, options)
+    const searching = this.#native.searchBatch(vectors, k, ef, filterOf(filter, tags), rerank, recall, within, threads)
     const queries = vectors.length / this.dims
     const ids = await searching
     const keys = Buffer.from(ids.buffer, 12 * ids.length + 4 * queries)
@@ -217,13 +225,13 @@ class Plane {
   }
 
   searchExact(vector, options) {
-    const { k, filter, within } = asked(EXACT_OPTIONS, options)
-    return new SearchHits(this.#native.searchExact(vector, k, filterOf(filter), within))
+    const { k, filter, tags, within } = asked(EXACT_OPTIONS, options)
+    return new SearchHits(this.#native.searchExact(vector, k, filterOf(filter, tags), within))
   }
 
   async searchExactAsync(vector, options) {
-    const { k, filter, within } = asked(EXACT_OPTIONS, options)
-    return new SearchHits(await this.#native.searchExactAsync(vector, k, filterOf(filter), within))
+    const { k, filter, tags, within } = asked(EXACT_OPTIONS, options)
+    return new SearchHits(await this.#native.searchExactAsync(vector, k, filterOf(filter, tags), within))
   }
 
   async calibrate(options) {

@@ -3,6 +3,7 @@
 // Records at hand: iteration over all of them, a chunk at a time.
 
 const { coded, known } = require('./options.js')
+const { decoded, queryOf } = require('./tags.js')
 
 // What one call into native code copies: so many components, but no more than so many records.
 const CHUNK_COMPONENTS = 1 << 18
@@ -20,10 +21,11 @@ function records(native, dims, options) {
 function* walk(native, dims, cursor) {
   const most = Math.max(1, Math.min(CHUNK_RECORDS, Math.floor(CHUNK_COMPONENTS / dims)))
   while (cursor !== undefined) {
-    const { ids, vectors, keys, keyEnds, next } = native.records(cursor, most)
+    const { ids, vectors, keys, keyEnds, tags, tagEnds, next } = native.records(cursor, most)
     for (let i = 0; i < ids.length; i++) {
       const key = Buffer.from(keys.subarray(i === 0 ? 0 : keyEnds[i - 1], keyEnds[i]))
-      yield { id: ids[i], key, vector: vectors.slice(i * dims, (i + 1) * dims) }
+      const own = decoded(tags.subarray(i === 0 ? 0 : tagEnds[i - 1], tagEnds[i]))
+      yield { id: ids[i], key, vector: vectors.slice(i * dims, (i + 1) * dims), tags: own }
     }
     cursor = next
   }
@@ -38,13 +40,14 @@ function keysOf(keys) {
   return Array.from(keys)
 }
 
-/** What native code takes for a filter: bits as they are, or an object of our own with the keys. */
-function filterOf(filter) {
-  if (filter === undefined || filter === null || typeof filter !== 'object' || ArrayBuffer.isView(filter)) return filter
-  if (Array.isArray(filter) || filter instanceof ArrayBuffer) return filter
+/** What native code takes for a filter: bits as they are, or an object of our own with all parts. */
+function filterOf(filter, tags) {
+  const wanted = tags === undefined || tags === null ? undefined : queryOf(tags)
+  const bits = filter === null || typeof filter !== 'object' || ArrayBuffer.isView(filter) || Array.isArray(filter) || filter instanceof ArrayBuffer
+  if (bits) return wanted === undefined ? filter : { parts: true, bits: filter, tags: wanted }
   const { keys } = known(['keys'], filter)
   if (keys === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', 'filter must be bits or have keys')
-  return { keys: keysOf(keys) }
+  return { parts: true, keys: keysOf(keys), tags: wanted }
 }
 
 module.exports = { filterOf, keysOf, records }

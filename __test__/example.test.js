@@ -74,3 +74,17 @@ test('the example on recall gets what it asks for', () => {
   for (const [recall, found] of asked) assert.ok(found >= recall - 0.02, `${recall} asked, ${found} found`)
   assert.match(stdout, /^\d+ records are at most/m)
 })
+
+test('the example of filters finds what each of them allows', () => {
+  const { status, stdout, stderr } = run(path.join(ROOT, 'examples', 'filters.cjs'), path.join(folder, 'books.hnsw'))
+  assert.equal(stderr, '')
+  assert.equal(status, 0)
+  assert.deepEqual(stdout.trimEnd().split('\n'), [
+    'any: moby-dick, walden',
+    'French or German: effi-briest, germinal',
+    'novels of 1885: germinal',
+    'no novels: walden, maldoror',
+    'two by name: germinal, maldoror',
+    'before 1860: moby-dick, walden',
+  ])
+})

@@ -32,12 +32,13 @@ impl Staged {
         upsert: bool,
         key_ends: KeyEnds,
         threads: Threads,
+        tags: TagColumn,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
         let Staged { shared, vectors, keys } = self;
         let control = control.shared();
         let lane = Some(Arc::clone(&shared));
-        let write = if upsert { Plane::upsert_batch } else { Plane::insert_batch };
+        let write = if upsert { Plane::upsert_batch_tagged } else { Plane::insert_batch_tagged };
         let work = move || {
             if !control.advance(0) {
                 // Stopped before it began.
@@ -45,7 +46,9 @@ impl Staged {
                 return Err(Failure::Batch { fault: Error::Aborted, ids: vec![u32::MAX; count] });
             }
             let batch = Batch { vectors: &vectors, keys: &keys, key_ends: &key_ends.0 };
-            let outcome = write(shared.writing(), batch, threads.0, &|done| control.advance(done))?;
+            let plane = shared.writing();
+            let progress = |done| control.advance(done);
+            let outcome = tags.0.with(|tags| write(plane, batch, tags, threads.0, &progress))?;
             match outcome.fault {
                 Some(fault) => Err(Failure::Batch { fault, ids: outcome.ids }),
                 None => {
@@ -96,9 +99,10 @@ impl NativeControl {
         upsert: bool,
         key_ends: KeyEnds,
         threads: Threads,
+        tags: TagColumn,
     ) -> napi::Result<Returned> {
         let staged = self.1.take().expect("index.js stages before it writes");
-        staged.write(env, upsert, key_ends, threads, self)
+        staged.write(env, upsert, key_ends, threads, tags, self)
     }
 
     #[napi(getter)]

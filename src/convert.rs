@@ -6,9 +6,10 @@ use std::ptr::{copy_nonoverlapping, null_mut};
 
 use napi::bindgen_prelude::{FromNapiValue, ToNapiValue, TypeName};
 use napi::{ValueType, sys};
-use vecplane_core::{Candidates, Hits, Plane, Result, SearchOptions};
+use vecplane_core::{Candidates, Hits, Plane, Result, SearchOptions, TagQuery, TagSet};
 
 use crate::error::{Failure, Outcome, checked};
+use crate::tags;
 
 /// Largest `k` and `ef`.
 const BEAM_MAX: u64 = 1 << 20;
@@ -78,6 +79,8 @@ arguments! {
     Ef: Option<usize> = |arg| arg.given().map(|arg| arg.count("ef", 1, BEAM_MAX)).transpose();
     Filter: Permitted = |arg| arg.present().map_or(Ok(Permitted::default()), Permitted::new);
     KeyList: Vec<Vec<u8>> = Arg::keys;
+    OptionalTags: TagSet = |arg| arg.given().map_or(Ok(TagSet::default()), tags::set);
+    TagColumn: tags::Column = |arg| arg.given().map_or(Ok(tags::Column::default()), tags::Column::new);
     After: Option<Place> = |arg| arg.given().map(Place::new).transpose();
     CursorWords: Vec<u32> = |arg| arg.elements("cursor", WORDS);
     Expansion: Option<usize> = |arg| arg.given().map(|arg| arg.count("filterExpansion", 1, BEAM_MAX)).transpose();
@@ -109,25 +112,32 @@ arguments! {
 pub struct Permitted {
     pub bits: Option<Vec<u8>>,
     pub keys: Option<Vec<Vec<u8>>>,
+    pub tags: Option<TagQuery>,
 }
 
 impl Permitted {
-    /// From bits, or from an object that `index.js` made of what the caller gave.
+    /// From bits, or from an object that `index.js` made of all parts that the caller gave.
     fn new(arg: Arg) -> Outcome<Self> {
-        let keys = match (arg.kind(), arg.view()) {
-            (sys::ValueType::napi_object, None) => arg.option("keys").given(),
+        let part = |name| match (arg.kind(), arg.view()) {
+            (sys::ValueType::napi_object, None) => arg.option(name).given(),
             _ => None,
         };
-        match keys {
-            Some(keys) => Ok(Permitted { keys: Some(keys.keys()?), ..Permitted::default() }),
-            None => Ok(Permitted { bits: Some(arg.elements("filter", BYTES)?), ..Permitted::default() }),
+        if part("parts").is_none() {
+            return Ok(Permitted { bits: Some(arg.elements("filter", BYTES)?), ..Permitted::default() });
         }
+        let bits = part("bits").and_then(Arg::present);
+        Ok(Permitted {
+            bits: bits.map(|bits| bits.elements("filter", BYTES)).transpose()?,
+            keys: part("keys").map(Arg::keys).transpose()?,
+            tags: part("tags").map(tags::query).transpose()?,
+        })
     }
 
     /// Puts it among what a query asks for.
     pub fn apply<'a>(&'a self, options: &mut SearchOptions<'a>) {
         options.filter = self.bits.as_deref();
         options.keys = self.keys.as_deref();
+        options.tags = self.tags.as_ref();
     }
 }
 
@@ -216,7 +226,7 @@ impl Arg {
     }
 
     /// The elements of an array that `index.js` made itself, so that reading it runs none of the caller's code.
-    fn list(self, name: &str) -> Outcome<Vec<Arg>> {
+    pub fn list(self, name: &str) -> Outcome<Vec<Arg>> {
         let mut length = 0;
         // SAFETY: as in `option`; anything but an array is refused with a status.
         let status = unsafe { sys::napi_get_array_length(self.env, self.value, &mut length) };
@@ -317,7 +327,23 @@ impl Arg {
         unsafe { T::from_napi_value(self.env, self.value) }.map_err(|_| self.mistyped(name, wanted))
     }
 
-    fn kind(self) -> sys::napi_valuetype {
+    /// A string.
+    pub fn text(self, name: &str) -> Outcome<String> {
+        self.plain(name, "a string")
+    }
+
+    /// A number, whatever it is.
+    pub fn number(self, name: &str, wanted: &str) -> Outcome<f64> {
+        self.plain(name, wanted)
+    }
+
+    /// A copy of a `Uint32Array`.
+    pub fn words(self, name: &str) -> Outcome<Vec<u32>> {
+        self.elements(name, WORDS)
+    }
+
+    /// Which kind of value it is.
+    pub fn kind(self) -> sys::napi_valuetype {
         let mut kind = sys::ValueType::napi_undefined;
         // SAFETY: as in `option`; `napi_typeof` fails for no live value.
         unsafe { sys::napi_typeof(self.env, self.value, &mut kind) };

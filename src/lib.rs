@@ -6,6 +6,7 @@
 //! | `records.rs` | records on their way out |
 //! | `predicate.rs` | a search that asks JavaScript which records it may return |
 //! | `mirror.rs` | what hosts of a mirror need beside the class |
+//! | `tags.rs` | tags on their way in |
 //! | `control.rs` | a batch on its way in, and whether a call is to stop |
 //! | `calibration.rs` | what `calibrate` found, as a JS object |
 //! | `task.rs` | work that leaves the event loop |
@@ -25,6 +26,7 @@ mod mirror;
 mod plane;
 mod predicate;
 mod records;
+mod tags;
 mod task;
 
 /// The version that this binary was built as; the loader refuses any but its own.

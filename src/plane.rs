@@ -123,23 +123,41 @@ impl NativePlane {
     }
 
     #[napi]
-    pub fn insert(&self, env: Env, vector: Vector, key: OptionalKey) -> napi::Result<u32> {
-        self.write(env, |plane| plane.insert(&vector.0, &key.0))
+    pub fn insert(
+        &self,
+        env: Env,
+        vector: Vector,
+        key: OptionalKey,
+        tags: OptionalTags,
+    ) -> napi::Result<u32> {
+        self.write(env, |plane| plane.insert_tagged(&vector.0, &key.0, &tags.0))
     }
 
     #[napi]
-    pub fn insert_async(&self, env: Env, vector: Vector, key: OptionalKey) -> napi::Result<Returned> {
-        self.write_async(&env, move |plane| plane.insert(&vector.0, &key.0))
+    pub fn insert_async(
+        &self,
+        env: Env,
+        vector: Vector,
+        key: OptionalKey,
+        tags: OptionalTags,
+    ) -> napi::Result<Returned> {
+        self.write_async(&env, move |plane| plane.insert_tagged(&vector.0, &key.0, &tags.0))
     }
 
     #[napi]
-    pub fn upsert(&self, env: Env, key: Key, vector: Vector) -> napi::Result<u32> {
-        self.write(env, |plane| plane.upsert(&key.0, &vector.0))
+    pub fn upsert(&self, env: Env, key: Key, vector: Vector, tags: OptionalTags) -> napi::Result<u32> {
+        self.write(env, |plane| plane.upsert_tagged(&key.0, &vector.0, &tags.0))
     }
 
     #[napi]
-    pub fn upsert_async(&self, env: Env, key: Key, vector: Vector) -> napi::Result<Returned> {
-        self.write_async(&env, move |plane| plane.upsert(&key.0, &vector.0))
+    pub fn upsert_async(
+        &self,
+        env: Env,
+        key: Key,
+        vector: Vector,
+        tags: OptionalTags,
+    ) -> napi::Result<Returned> {
+        self.write_async(&env, move |plane| plane.upsert_tagged(&key.0, &vector.0, &tags.0))
     }
 
     /// `insertBatch`, or `upsertBatch`.
@@ -153,10 +171,11 @@ impl NativePlane {
         keys: Keys,
         key_ends: KeyEnds,
         threads: Threads,
+        tags: TagColumn,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
         let staged = Staged { shared: self.shared(env)?, vectors: vectors.0, keys: keys.0 };
-        staged.write(env, upsert, key_ends, threads, control)
+        staged.write(env, upsert, key_ends, threads, tags, control)
     }
 
     /// Starts a batch that `control` takes piece by piece; a handle that is closed meanwhile waits for it.

@@ -21,6 +21,13 @@ impl NativePlane {
         Ok(Returned(array.raw()))
     }
 
+    /// A record's tags, as encoded; null when there is no record.
+    #[napi]
+    pub fn tags_of(&self, env: Env, id: Id) -> napi::Result<Option<Returned>> {
+        let tags = self.read(env, |plane| plane.tags(id.0))?;
+        tags.map(|tags| bytes_to_js(env.raw(), tags.as_bytes())).transpose()
+    }
+
     /// Where an iteration starts, for `records`.
     #[napi]
     pub fn cursor(&self, env: Env, after: After) -> napi::Result<Returned> {
@@ -38,12 +45,14 @@ impl NativePlane {
         let [next, end, numbering] = cursor.0[..] else { unreachable!("index.js hands back what it got") };
         let cursor = Cursor { next, end, numbering };
         let (records, next) = self.read(env, |plane| plane.records(cursor, most as usize))?;
-        let Records { ids: found, vectors, keys, key_ends } = records;
+        let Records { ids: found, vectors, keys, key_ends, tags, tag_ends } = records;
         let mut object = Object::new(&env)?;
         object.set("ids", ids(env.raw(), &found)?)?;
         object.set("vectors", vector(env.raw(), Some(vectors))?)?;
         object.set("keys", bytes_to_js(env.raw(), &keys)?)?;
         object.set("keyEnds", ids(env.raw(), &key_ends)?)?;
+        object.set("tags", bytes_to_js(env.raw(), &tags)?)?;
+        object.set("tagEnds", ids(env.raw(), &tag_ends)?)?;
         next.map_or(Ok(()), |next| object.set("next", words(env.raw(), next)?))?;
         Ok(Returned(object.raw()))
     }

@@ -33,8 +33,11 @@ import type {
   SearchPredicate,
   SnapshotOptions,
   Stats,
+  Tag,
+  TagQuery,
   Verdicts,
   VerifyReport,
+  WriteOptions,
 } from 'vecplane'
 
 const vector = new Float32Array(4)
@@ -105,9 +108,14 @@ export async function open(): Promise<void> {
 
 export async function change(plane: Plane): Promise<number> {
   const key: Key = 'article:1'
+  const write: WriteOptions = { tags: new Set<Tag>(['lang:en', 7]) }
   const ids: number[] = [
     plane.insert(vector),
     plane.insert(vector, key),
+    plane.insert(vector, null, { tags: ['tenant:42', 7] }),
+    await plane.insertAsync(vector, key, write),
+    plane.upsert(key, vector, write),
+    await plane.upsertAsync(key, vector, write),
     plane.insert(vector, Buffer.from('article:2')),
     await plane.insertAsync(vector, new Uint8Array(4)),
     plane.upsert(key, vector),
@@ -116,6 +124,7 @@ export async function change(plane: Plane): Promise<number> {
   const options: InsertBatchOptions = {
     keys,
     keyEnds,
+    tags: [['lang:en'], undefined, null, new Set([7])],
     threads: 2,
     onProgress: (done: number, total: number) => ids.push(done, total),
     signal,
@@ -134,6 +143,8 @@ export async function change(plane: Plane): Promise<number> {
 export function read(plane: Plane): (Float32Array | undefined)[] {
   const id: number | undefined = plane.idOf('article:1')
   const key: Buffer | undefined = id === undefined ? undefined : plane.keyOf(id)
+  const tags: Tag[] | undefined = plane.tagsOf(0)
+  if (tags === undefined) return []
   const many: (Float32Array | undefined)[] = plane.getMany([key ?? 'a', new Uint8Array(1)])
   return key && plane.has(key) ? [plane.get(key), plane.getById(0), ...many] : []
 }
@@ -142,17 +153,18 @@ export function* iterate(plane: Plane): Generator<number> {
   const options: RecordsOptions = { after: 'article:1' }
   const places: RecordsOptions[] = [options, {}, { after: 7 }, { after: new Uint8Array(1) }]
   for (const place of places) {
-    for (const { id, key, vector } of plane.records(place)) yield id + key.length + vector.length
+    for (const { id, key, vector, tags } of plane.records(place)) yield id + key.length + vector.length + tags.length
   }
   const records: PlaneRecord[] = [...plane]
   yield records.length
 }
 
 export async function search(plane: Plane): Promise<Hit[]> {
-  const options: SearchOptions = { k: 5, ef: 64, filter: new Uint8Array(8), rerank: true }
+  const tags: TagQuery = { anyOf: ['a', 7], allOf: new Set(['b']), noneOf: [] }
+  const options: SearchOptions = { k: 5, ef: 64, filter: new Uint8Array(8), tags, rerank: true }
   const byKey: KeyFilter = { keys: new Set<Key>(['article:1', new Uint8Array(4)]) }
   const filters: Filter[] = [byKey, new Uint8Array(4), { keys: ['article:2'] }]
-  const exact: ExactSearchOptions = { k: 5, filter: filters[0] ?? null }
+  const exact: ExactSearchOptions = { k: 5, tags, filter: filters[0] ?? null }
   const cancellable: AsyncSearchOptions = { ...options, signal }
   const answers: SearchHits[] = [
     plane.searchSync(vector),

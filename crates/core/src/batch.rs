@@ -12,6 +12,7 @@ use crate::hits::Hits;
 use crate::options::SearchOptions;
 use crate::plane::Plane;
 use crate::record::{self, NewVector};
+use crate::tags::{Tag, TagSet};
 
 /// Records to insert. `vectors` is row-major; record i's key is `keys[key_ends[i - 1]..key_ends[i]]`.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,43 @@ pub struct Batch<'a> {
     pub key_ends: &'a [u32],
 }
 
+/// Tags of a batch's records: record i has `distinct[r]` for each r in `refs[ends[i - 1]..ends[i]]`. Without `ends` none has any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchTags<'a> {
+    /// The tags, each once; for what cannot be one, the reason.
+    pub distinct: &'a [std::result::Result<Tag<'a>, &'static str>],
+    /// Positions in `distinct`.
+    pub refs: &'a [u32],
+    /// End of each record's tags in `refs`.
+    pub ends: &'a [u32],
+}
+
+impl BatchTags<'_> {
+    fn check(&self, count: usize) -> Result<()> {
+        let fits = match self.ends {
+            [] => self.refs.is_empty(),
+            [.., last] => {
+                self.ends.len() == count && self.ends.is_sorted() && *last as usize == self.refs.len()
+            }
+        };
+        if fits && self.refs.iter().all(|r| (*r as usize) < self.distinct.len()) {
+            return Ok(());
+        }
+        Err(Error::InvalidBatch { reason: format!("tags must be one set for each of {count} records") })
+    }
+
+    /// A record's tags.
+    fn set(&self, i: usize) -> Result<TagSet> {
+        let Some(&end) = self.ends.get(i) else { return Ok(TagSet::default()) };
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        let refs = &self.refs[start as usize..end as usize];
+        if let Some(reason) = refs.iter().find_map(|r| self.distinct[*r as usize].err()) {
+            return Err(Error::TagInvalid { reason });
+        }
+        TagSet::new(refs.iter().filter_map(|r| self.distinct[*r as usize].ok()))
+    }
+}
+
 /// Why one record of a batch was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionCode {
@@ -31,6 +69,8 @@ pub enum RejectionCode {
     NotFinite,
     /// The key is too long, or the plane keeps no keys.
     KeyUnstorable,
+    /// A tag cannot be one, or there are too many.
+    TagInvalid,
     /// The vector has the wrong length.
     DimensionMismatch,
     /// A live record, or an earlier one of this batch, has the key.
@@ -43,6 +83,7 @@ impl RejectionCode {
         match self {
             RejectionCode::NotFinite => "not-finite",
             RejectionCode::KeyUnstorable => "key-unstorable",
+            RejectionCode::TagInvalid => "tag-invalid",
             RejectionCode::DimensionMismatch => "dimension-mismatch",
             RejectionCode::KeyExists => "key-exists",
         }
@@ -86,11 +127,12 @@ pub(crate) enum Mode {
 pub(crate) fn run(
     plane: &Plane,
     batch: Batch<'_>,
+    tags: BatchTags<'_>,
     mode: Mode,
     threads: usize,
     progress: &(dyn Fn(usize) -> bool + Sync),
 ) -> Result<BatchOutcome> {
-    let rows = Rows::check(plane.config(), batch)?;
+    let rows = Rows::check(plane.config(), batch, tags)?;
     let Sorted { mut rejected, superseded } = rows.sort_out(plane.config(), mode);
     plane.engine()?.store.expect(rows.count);
     let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
@@ -173,12 +215,13 @@ struct Sorted {
 /// A batch whose arrays fit each other.
 struct Rows<'a> {
     batch: Batch<'a>,
+    tags: BatchTags<'a>,
     dims: usize,
     count: usize,
 }
 
 impl<'a> Rows<'a> {
-    fn check(config: &Config, batch: Batch<'a>) -> Result<Self> {
+    fn check(config: &Config, batch: Batch<'a>, tags: BatchTags<'a>) -> Result<Self> {
         let dims = config.dims as usize;
         let invalid = |reason: String| Err(Error::InvalidBatch { reason });
         if !batch.vectors.len().is_multiple_of(dims) {
@@ -206,7 +249,8 @@ impl<'a> Rows<'a> {
         if config.unique_keys && batch.key_ends.is_empty() && count > 0 {
             return invalid("the plane has unique keys: every record needs one".into());
         }
-        Ok(Rows { batch, dims, count })
+        tags.check(count)?;
+        Ok(Rows { batch, tags, dims, count })
     }
 
     fn vector(&self, i: usize) -> &'a [f32] {
@@ -228,6 +272,7 @@ impl<'a> Rows<'a> {
             let key = self.key(i);
             let checked = NewVector::check(config, self.vector(i)).map(drop);
             let checked = checked.and_then(|()| record::check_key(config, key));
+            let checked = checked.and_then(|()| self.tags.set(i).map(drop));
             match checked {
                 Err(error) => rejected.extend(rejection(i, &error)),
                 Ok(()) if !config.unique_keys => {}
@@ -255,6 +300,7 @@ fn rejection(index: usize, error: &Error) -> Option<Rejection> {
     let code = match error {
         Error::NotFinite { .. } => RejectionCode::NotFinite,
         Error::KeyUnstorable { .. } => RejectionCode::KeyUnstorable,
+        Error::TagInvalid { .. } => RejectionCode::TagInvalid,
         Error::DimensionMismatch { .. } => RejectionCode::DimensionMismatch,
         Error::KeyExists { .. } => RejectionCode::KeyExists,
         _ => return None,
@@ -305,9 +351,10 @@ impl Run<'_> {
                     return Ok(());
                 }
                 let inserted = NewVector::check(&engine.store.config, self.rows.vector(i)).and_then(|new| {
+                    let tags = self.rows.tags.set(i)?;
                     match self.mode {
-                        Mode::Insert => engine.insert(new, self.rows.key(i)),
-                        Mode::Upsert => engine.upsert(new, self.rows.key(i)),
+                        Mode::Insert => engine.insert(new, self.rows.key(i), &tags),
+                        Mode::Upsert => engine.upsert(new, self.rows.key(i), &tags),
                     }
                 });
                 match inserted {

@@ -223,7 +223,7 @@ impl Run<'_> {
 
     fn farthest(&self, best: &Pool, sample: &Sample) -> Result<f32> {
         let mut pinned = self.engine.pin()?;
-        let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects() };
+        let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects(), tags: None };
         let (graph, scratch) = pinned.parts();
         sample.prepare(self.engine, scratch);
         let found: Vec<u32> = best.entries().iter().map(|entry| pool::id(*entry)).collect();
@@ -245,7 +245,7 @@ impl Run<'_> {
         for &ef in &self.efs {
             self.go_on()?;
             let mut pinned = self.engine.pin()?;
-            let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects() };
+            let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects(), tags: None };
             let (graph, scratch) = pinned.parts();
             std::mem::swap(&mut scratch.walk.held_out, &mut held_out);
             sample.prepare(self.engine, scratch);

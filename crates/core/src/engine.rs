@@ -22,6 +22,7 @@ use crate::ids;
 use crate::key_index::ShardLocks;
 use crate::recover::{self, Progress};
 use crate::storage::LOCK_WRITER;
+use crate::tag_index::{self, TagIndex};
 use crate::testing::{Planted, is_planted, moment};
 use crate::turn::{Patience, Purpose, Turn, TurnGuard};
 
@@ -56,6 +57,7 @@ pub struct Engine {
     pub removal: Mutex<()>,
     /// Serialises writes of raw nodes.
     pub raw: Mutex<()>,
+    pub tag_index: TagIndex,
     turn: Turn,
     committed: Mutex<Committed>,
     sessions: ArrayQueue<Box<Session>>,
@@ -176,6 +178,7 @@ impl Engine {
             entry: Mutex::new(()),
             removal: Mutex::new(()),
             raw: Mutex::new(()),
+            tag_index: TagIndex::default(),
             turn: Turn::default(),
             committed: Mutex::new(Committed { superblock, slot }),
             sessions: ArrayQueue::new(SESSIONS_KEPT),
@@ -406,6 +409,7 @@ impl Engine {
                 shared.watermark_pending.load(Ordering::Relaxed)
             },
             generation: shared.generation.load(Ordering::Relaxed),
+            tagged: last.commit.tagged || tag_index::is_tagged(&self.store),
             time_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
         }
     }

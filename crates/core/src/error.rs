@@ -34,6 +34,8 @@ pub enum Error {
     InvalidBatch { reason: String },
     /// A key that cannot be stored.
     KeyUnstorable { bytes: usize, reason: &'static str },
+    /// A tag that cannot be one, or too many of them.
+    TagInvalid { reason: &'static str },
     /// The key belongs to a live record already.
     KeyExists { id: u32 },
     /// No live record has the key.
@@ -102,6 +104,7 @@ impl Error {
             Error::OutOfRange { .. } | Error::NotInRange { .. } => "ERR_OUT_OF_RANGE",
             Error::InvalidOption { .. } | Error::InvalidBatch { .. } => "ERR_INVALID_ARG_VALUE",
             Error::KeyUnstorable { .. } => "PLANE_KEY_UNSTORABLE",
+            Error::TagInvalid { .. } => "PLANE_TAG_INVALID",
             Error::KeyExists { .. } => "PLANE_KEY_EXISTS",
             Error::KeyNotFound => "PLANE_KEY_NOT_FOUND",
             Error::Renumbered => "PLANE_RENUMBERED",
@@ -206,6 +209,7 @@ impl fmt::Display for Error {
             Error::KeyUnstorable { bytes, reason } => {
                 write!(f, "key of {bytes} bytes cannot be stored: {reason}")
             }
+            Error::TagInvalid { reason } => f.write_str(reason),
             Error::KeyExists { id } => write!(f, "the key belongs to record {id} already"),
             Error::KeyNotFound => write!(f, "no record has the key"),
             Error::Renumbered => {

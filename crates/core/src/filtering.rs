@@ -1,12 +1,18 @@
 //! From what a caller allows to the ids that this is now.
 
+use std::sync::Arc;
+
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::store::Store;
 use crate::graph::allowed::Allowed;
+use crate::graph::search::{Ranking, allows};
 use crate::graph::{Graph, Scratch};
 use crate::hits::Hits;
 use crate::options::SearchOptions;
 use crate::plane::find;
+use crate::tag_index::IdSet;
+use crate::tags::{self, TagQuery};
 
 /// How often an answer is looked for again because records that were allowed have got other ids meanwhile.
 const TRIES_MAX: usize = 4;
@@ -21,30 +27,69 @@ pub fn check(store: &Store, options: &SearchOptions<'_>) -> Result<()> {
 
 /// Answers a query with `search` for the ids that the options allow; `None` stands for all of them. The caller is pinned.
 pub fn search<'g>(
+    engine: &'g Engine,
     graph: Graph<'g>,
     options: &SearchOptions<'_>,
+    ranking: Ranking<'_>,
     scratch: &mut Scratch,
-    mut search: impl FnMut(Graph<'g>, Option<&Allowed<'_>>, &mut Scratch) -> Hits,
+    mut search: impl FnMut(Graph<'g>, Option<Allowed<'_>>, &mut Scratch) -> Hits,
 ) -> Hits {
-    let Some(keys) = options.keys else {
-        return search(graph, options.filter.map(Allowed::Bits).as_ref(), scratch);
-    };
+    if options.keys.is_none() && options.tags.is_none() {
+        return search(graph, options.filter.map(Allowed::Bits), scratch);
+    }
     let mut hits = Hits::default();
     for _ in 0..TRIES_MAX {
         let graph = graph.current();
-        let mut ids: Vec<u32> = keys.iter().filter_map(|key| find(graph.store, key)).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut allowed = Allowed::Ids(ids);
-        if let Some(bits) = options.filter {
-            allowed = allowed.and(bits);
-        }
-        hits = search(graph, Some(&allowed), scratch);
-        // A record that was replaced meanwhile is there under another id.
+        let set = Set::of(engine, options);
+        let allowed = set.as_allowed();
+        hits = search(graph, Some(allowed), scratch);
+        // A record that was replaced meanwhile is there under another id, and a slot may have got another record.
         let gone = |id: u32| graph.slots.get(id).is_none_or(|node| !node.is_live());
-        if !allowed.ids(u32::MAX).any(gone) {
+        let few = hits.len() < ranking.k.min(allowed.count(u32::MAX));
+        if !few && options.keys.is_none() || !allowed.ids(u32::MAX).any(gone) {
             break;
         }
     }
     hits
+}
+
+/// The ids that an answer is chosen from.
+enum Set {
+    Own(Vec<u32>),
+    Shared(Arc<IdSet>),
+}
+
+impl Set {
+    fn of(engine: &Engine, options: &SearchOptions<'_>) -> Set {
+        let store = &engine.store;
+        let by_bits = |id: &u32| options.filter.is_none_or(|bits| allows(bits, *id));
+        if let Some(keys) = options.keys {
+            let mut ids: Vec<u32> = keys.iter().filter_map(|key| find(store, key)).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            ids.retain(by_bits);
+            if let Some(query) = options.tags {
+                let mut own = Vec::new();
+                ids.retain(|id| has_tags(store, *id, query, &mut own));
+            }
+            return Set::Own(ids);
+        }
+        let wanted = engine.tag_index.find(store, options.tags.unwrap_or(&TagQuery::default()));
+        match options.filter {
+            None => Set::Shared(wanted),
+            Some(_) => Set::Own(wanted.as_allowed().ids(u32::MAX).filter(by_bits).collect()),
+        }
+    }
+
+    fn as_allowed(&self) -> Allowed<'_> {
+        match self {
+            Set::Own(ids) => Allowed::Ids(ids),
+            Set::Shared(set) => set.as_allowed(),
+        }
+    }
+}
+
+/// Whether a record, which the caller has seen live since it was pinned, has the tags that a query wants.
+pub fn has_tags(store: &Store, id: u32, query: &TagQuery, own: &mut Vec<u8>) -> bool {
+    store.node(id).is_some_and(|node| tags::read(store, node, own)) && query.accepts(own)
 }

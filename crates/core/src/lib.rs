@@ -28,6 +28,7 @@
 //! | `write`, `upsert` | one insert, removal or replacement, step by step |
 //! | `records`, `filtering` | records by key and in order; which ids a query may return |
 //! | `graph/` | walking, linking, unlinking |
+//! | `tags`, `tag_index`, `tag_log` | tags in the file; which records have which; how processes hear of new ones |
 //! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
 //! | `protocol`, `epoch`, `turn` | orderings of words; readers and reuse; whose turn it is to write |
@@ -93,6 +94,9 @@ mod report;
 mod rewrite;
 mod snapshot;
 mod storage;
+mod tag_index;
+mod tag_log;
+mod tags;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -103,7 +107,7 @@ mod upsert;
 mod verify;
 mod write;
 
-pub use batch::{Batch, BatchOutcome, Rejection, RejectionCode};
+pub use batch::{Batch, BatchOutcome, BatchTags, Rejection, RejectionCode};
 pub use calibrate::CalibrateOptions;
 pub use calibration::{Calibration, Point};
 pub use compact::{CompactOptions, Compacted};
@@ -121,3 +125,4 @@ pub use report::{Stats, VerifyReport};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use storage::{Faults, Step};
+pub use tags::{TAG_BYTES_MAX, TAGS_MAX, Tag, TagQuery, TagSet};

@@ -382,6 +382,8 @@ impl Engine {
     /// Lets readers see a raw node. The first one of a plane is where searches start until its host says otherwise.
     pub(crate) fn publish_raw(&self, id: u32, node: Node<'_>, level: u8) {
         node.set_state(SlotState::Live, level);
+        // Raw nodes have no tags; the record that was here before may have had some.
+        self.tag_index.note(&self.store, id);
         let _entry = lock(&self.entry);
         let word = &self.store.shared().entry;
         let now = word.load(Ordering::Acquire);

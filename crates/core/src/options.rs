@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::tags::TagQuery;
 
 /// How the distance between two vectors is defined. Smaller is nearer for every metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +166,8 @@ pub struct SearchOptions<'a> {
     /// Keys of the records that are allowed, on planes whose keys are unique; those that no record has mean nothing. With
     /// `filter`, a record has to be allowed by both.
     pub keys: Option<&'a [Vec<u8>]>,
+    /// Tags that records must have or not; with `filter` and `keys`, a record has to be allowed by all of them.
+    pub tags: Option<&'a TagQuery>,
     /// Times `ef`: nodes a filtered walk may visit before an exact scan takes over.
     pub filter_expansion: usize,
     /// Score final candidates with the exact copy where one is kept.
@@ -181,6 +184,7 @@ impl SearchOptions<'_> {
             within: None,
             filter: None,
             keys: None,
+            tags: None,
             filter_expansion: 24,
             rerank: true,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::batch::{Batch, BatchOutcome, Mode};
+use crate::batch::{Batch, BatchOutcome, BatchTags, Mode};
 use crate::calibrate::{self, CalibrateOptions};
 use crate::calibration::Calibration;
 use crate::codec;
@@ -13,7 +13,7 @@ use crate::compact::{self, CompactOptions, Compacted};
 use crate::config::Config;
 use crate::create;
 use crate::effort::{self, Effort};
-use crate::engine::Engine;
+use crate::engine::{Engine, Pinned};
 use crate::error::{Error, Result};
 use crate::file::store::Store;
 use crate::filtering;
@@ -30,6 +30,7 @@ use crate::recover::{Follower, Progress};
 use crate::registry;
 use crate::report::{Stats, VerifyReport};
 use crate::snapshot;
+use crate::tags::TagSet;
 use crate::turn::Patience;
 use crate::verify;
 
@@ -161,9 +162,14 @@ impl Plane {
 
     /// Inserts one record; `key` is empty on planes without keys. Returns its id.
     pub fn insert(&self, vector: &[f32], key: &[u8]) -> Result<u32> {
+        self.insert_tagged(vector, key, &TagSet::default())
+    }
+
+    /// Inserts one record with tags.
+    pub fn insert_tagged(&self, vector: &[f32], key: &[u8], tags: &TagSet) -> Result<u32> {
         let new = NewVector::check(self.config(), vector)?;
         record::check_key(self.config(), key)?;
-        self.write(|engine| engine.insert(new, key))
+        self.write(|engine| engine.insert(new, key, tags))
     }
 
     /// Inserts many records on `threads` threads, 0 for every hardware thread. A bad record is left out and listed; a
@@ -175,18 +181,34 @@ impl Plane {
         threads: usize,
         progress: &(dyn Fn(usize) -> bool + Sync),
     ) -> Result<BatchOutcome> {
+        self.insert_batch_tagged(batch, BatchTags::default(), threads, progress)
+    }
+
+    /// `insert_batch` of records with tags.
+    pub fn insert_batch_tagged(
+        &self,
+        batch: Batch<'_>,
+        tags: BatchTags<'_>,
+        threads: usize,
+        progress: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<BatchOutcome> {
         if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
-        crate::batch::run(self, batch, Mode::Insert, threads, progress)
+        crate::batch::run(self, batch, tags, Mode::Insert, threads, progress)
     }
 
     /// Inserts a record, or replaces the one that has its key. Returns the new id.
     pub fn upsert(&self, key: &[u8], vector: &[f32]) -> Result<u32> {
+        self.upsert_tagged(key, vector, &TagSet::default())
+    }
+
+    /// `upsert` of a record with tags, which replace those of the one that had the key.
+    pub fn upsert_tagged(&self, key: &[u8], vector: &[f32], tags: &TagSet) -> Result<u32> {
         self.needs_unique_keys()?;
         let new = NewVector::check(self.config(), vector)?;
         record::check_key(self.config(), key)?;
-        self.write(|engine| engine.upsert(new, key))
+        self.write(|engine| engine.upsert(new, key, tags))
     }
 
     /// `upsert` for many records, as `insert_batch`; of several with one key the last one counts, and all of them get
@@ -197,11 +219,22 @@ impl Plane {
         threads: usize,
         progress: &(dyn Fn(usize) -> bool + Sync),
     ) -> Result<BatchOutcome> {
+        self.upsert_batch_tagged(batch, BatchTags::default(), threads, progress)
+    }
+
+    /// `upsert_batch` of records with tags.
+    pub fn upsert_batch_tagged(
+        &self,
+        batch: Batch<'_>,
+        tags: BatchTags<'_>,
+        threads: usize,
+        progress: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<BatchOutcome> {
         self.needs_unique_keys()?;
         if self.handle.read_only {
             return Err(Error::ReadOnly);
         }
-        crate::batch::run(self, batch, Mode::Upsert, threads, progress)
+        crate::batch::run(self, batch, tags, Mode::Upsert, threads, progress)
     }
 
     /// Removes the record with this key; false when there is none.
@@ -250,14 +283,14 @@ impl Plane {
         let effort = Effort::of(&engine, options)?;
         let config = self.config();
         let mut pinned = engine.pin()?;
-        let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
+        let ranking = ranking(options, &pinned);
         let (graph, scratch) = pinned.parts();
         if options.k == 0 || engine.store.shared().count.load(Ordering::Relaxed) <= 0 {
             return Ok(Hits::default());
         }
         scratch.exact.set(config.metric, query.vector, query.norm);
         scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
-        Ok(filtering::search(graph, options, scratch, |graph, allowed, scratch| {
+        Ok(filtering::search(&engine, graph, options, ranking, scratch, |graph, allowed, scratch| {
             match (effort, options.within) {
                 (Effort::All, _) => graph.scan(allowed, ranking, scratch),
                 (Effort::Beam(ef), Some(within)) => {
@@ -305,16 +338,16 @@ impl Plane {
         filtering::check(&engine.store, options)?;
         effort::check_within(self.config().metric, options.within)?;
         let mut pinned = engine.pin()?;
-        let ranking = Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects() };
+        let ranking = ranking(options, &pinned);
         let (graph, scratch) = pinned.parts();
         if options.k == 0 {
             return Ok(Hits::default());
         }
         scratch.exact.set(engine.store.config.metric, query.vector, query.norm);
-        let scan = |graph: Graph<'_>, allowed: Option<&Allowed<'_>>, scratch: &mut Scratch| {
+        let scan = |graph: Graph<'_>, allowed: Option<Allowed<'_>>, scratch: &mut Scratch| {
             graph.scan(allowed, ranking, scratch)
         };
-        let mut hits = filtering::search(graph, options, scratch, scan);
+        let mut hits = filtering::search(&engine, graph, options, ranking, scratch, scan);
         if let Some(within) = options.within {
             hits.cut(within);
         }
@@ -501,6 +534,10 @@ pub fn find(store: &Store, key: &[u8]) -> Option<u32> {
 }
 
 /// The caller is pinned and has seen the record live since; by now it may be on its way out.
+fn ranking<'q>(options: &SearchOptions<'q>, pinned: &Pinned<'_>) -> Ranking<'q> {
+    Ranking { k: options.k, rerank: options.rerank, protected: pinned.protects(), tags: options.tags }
+}
+
 pub fn read_vector(store: &Store, id: u32) -> Option<Vec<f32>> {
     let config = &store.config;
     let node = store.node(id)?;

@@ -104,7 +104,7 @@ enum Source {
 pub struct PredicateSearch {
     engine: Arc<Engine>,
     scratch: Box<Scratch>,
-    ranking: Ranking,
+    ranking: Ranking<'static>,
     ef: usize,
     beam_max: usize,
     beam: usize,
@@ -145,7 +145,7 @@ impl Plane {
         let beam = ef.max(BEAM_MIN);
         Ok(PredicateSearch {
             scratch,
-            ranking: Ranking { k: options.k, rerank: options.rerank, protected: false },
+            ranking: Ranking { k: options.k, rerank: options.rerank, protected: false, tags: None },
             ef: beam,
             beam_max: ef.saturating_mul(options.filter_expansion.max(1)).clamp(beam, EF_MAX),
             beam: 0,

@@ -1,4 +1,4 @@
-//! A record's parts outside the graph: codes, exact copy, key, and the checksum over what does not change.
+//! A record's parts outside the graph: codes, exact copy, key, tags, and the checksum over what does not change.
 
 use std::sync::atomic::Ordering;
 
@@ -9,10 +9,11 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::layout::{LEVEL_MAX, NONE};
 use crate::file::store::Store;
-use crate::graph::node::Node;
+use crate::graph::node::{MARK_MIRRORED, Node};
 use crate::heap;
 use crate::mirror::RawNode;
 use crate::options::KEY_BYTES_MAX;
+use crate::tags::{self, TagSet};
 use crate::testing::{Planted, is_planted};
 
 /// A checked vector with its norm, ready to be written.
@@ -70,6 +71,34 @@ pub fn release_key(store: &Store, unit: u32, bytes: usize) {
     }
 }
 
+/// A record's room in the heap, as units; 0 where it takes none.
+pub struct HeapRoom {
+    pub key: u32,
+    pub upper: u32,
+    pub tags: u32,
+}
+
+/// Takes heap room for everything of a record that lies there, or nothing at all, and writes the tags to theirs. The caller holds
+/// the allocation lock.
+pub fn allocate_heap(store: &Store, key: &[u8], tags: &TagSet, level: u8) -> Result<HeapRoom> {
+    let mut room = HeapRoom { key: allocate_key(store, key)?, upper: 0, tags: 0 };
+    let upper = upper_bytes(store, level);
+    let rest = |room: &mut HeapRoom| {
+        if level > 0 {
+            room.upper = heap::allocate(store, upper)?;
+        }
+        room.tags = tags::store(store, tags.as_bytes())?;
+        Ok(())
+    };
+    rest(&mut room).inspect_err(|_| {
+        release_key(store, room.key, key.len());
+        if room.upper != 0 {
+            heap::release(store, room.upper, upper);
+        }
+    })?;
+    Ok(room)
+}
+
 /// Gives back what a dead record holds in the heap. The caller holds the allocation lock, and nobody reads the record.
 pub fn release_heap(store: &Store, id: u32, node: Node<'_>) {
     let upper = node.header().upper.swap(0, Ordering::Relaxed);
@@ -77,6 +106,7 @@ pub fn release_heap(store: &Store, id: u32, node: Node<'_>) {
     if upper != 0 && level > 0 {
         heap::release(store, upper, upper_bytes(store, level));
     }
+    tags::release(store, node);
     if store.layout.key_entry_bytes > 0 {
         let (len, unit) = read_key_entry(store, id);
         if len <= KEY_BYTES_MAX {
@@ -117,8 +147,7 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     header.exact_scale.store(exact_scale.to_bits(), Ordering::Relaxed);
     header.parent.store(NONE, Ordering::Relaxed);
     header.removed_epoch.store(0, Ordering::Relaxed);
-    header.outlier.store(0, Ordering::Relaxed);
-    header.mirrored.store(0, Ordering::Relaxed);
+    header.marks.store(0, Ordering::Relaxed);
     node.links().iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
 }
 
@@ -142,8 +171,7 @@ pub fn write_raw(store: &Store, id: u32, node: Node<'_>, raw: &RawNode<'_>, key:
     header.exact_scale.store(1.0f32.to_bits(), Ordering::Relaxed);
     header.parent.store(NONE, Ordering::Relaxed);
     header.removed_epoch.store(0, Ordering::Relaxed);
-    header.outlier.store(0, Ordering::Relaxed);
-    header.mirrored.store(1, Ordering::Relaxed);
+    header.marks.store(MARK_MIRRORED, Ordering::Relaxed);
 }
 
 /// Writes a key entry, and a key that does not fit it to its heap block.
@@ -229,7 +257,11 @@ pub unsafe fn checksum(store: &Store, id: u32, node: Node<'_>, level: u8) -> Opt
     let sum = [codes, exact, key]
         .iter()
         .fold(xxh3_64_with_seed(&fields, 0), |seed, part| xxh3_64_with_seed(part, seed));
-    Some(sum as u32)
+    if node.tags() == 0 {
+        return Some(sum as u32);
+    }
+    let mut own = Vec::new();
+    tags::read(store, node, &mut own).then(|| xxh3_64_with_seed(&own, sum) as u32)
 }
 
 #[cfg(test)]

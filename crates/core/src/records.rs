@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::plane::{Plane, find, read_vector};
 use crate::record;
+use crate::tags::{self, TagSet};
 
 /// Slots that one call looks at, so that it ends soon also where nearly all are free.
 const SLOTS_MAX: u32 = 1 << 16;
@@ -32,6 +33,10 @@ pub struct Records {
     pub keys: Vec<u8>,
     /// End of each record's key in `keys`.
     pub key_ends: Vec<u32>,
+    /// Their tags, one set after the other, as `TagSet::as_bytes` gives them.
+    pub tags: Vec<u8>,
+    /// End of each record's tags in `tags`.
+    pub tag_ends: Vec<u32>,
 }
 
 impl Plane {
@@ -42,6 +47,15 @@ impl Plane {
         let _pinned = engine.pin()?;
         let store = &engine.store;
         Ok(keys.iter().map(|key| find(store, key).and_then(|id| read_vector(store, id))).collect())
+    }
+
+    /// A live record's tags.
+    pub fn tags(&self, id: u32) -> Result<Option<TagSet>> {
+        let engine = self.engine()?;
+        let _pinned = engine.pin()?;
+        let Some(node) = engine.store.node(id).filter(|node| node.is_live()) else { return Ok(None) };
+        let mut own = Vec::new();
+        Ok(tags::read(&engine.store, node, &mut own).then(|| TagSet::from_file(own)))
     }
 
     /// Where an iteration over all records starts.
@@ -78,6 +92,7 @@ impl Plane {
             return Err(Error::Renumbered);
         }
         let mut records = Records::default();
+        let mut own = Vec::new();
         let slots = store.slots().with_limit(cursor.end);
         let last = slots.limit().min(cursor.next.saturating_add(SLOTS_MAX));
         let mut next = cursor.next;
@@ -89,6 +104,9 @@ impl Plane {
             let Some(vector) = read_vector(store, id) else { continue };
             // SAFETY: pinned, and seen live; without a pin the check below decides whether what was copied counts.
             let Some(key) = (unsafe { record::key(store, id) }) else { continue };
+            if !tags::read(store, node, &mut own) {
+                continue;
+            }
             let start = records.keys.len();
             records.keys.extend_from_slice(key);
             let same = pinned.protects() || node.is_live() && node.generation() == generation;
@@ -99,6 +117,8 @@ impl Plane {
             records.ids.push(id);
             records.vectors.extend_from_slice(&vector);
             records.key_ends.push(records.keys.len() as u32);
+            records.tags.extend_from_slice(&own);
+            records.tag_ends.push(records.tags.len() as u32);
         }
         let more = next < slots.limit();
         Ok((records, more.then_some(Cursor { next, ..cursor })))

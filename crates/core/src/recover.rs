@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::header::Superblock;
 use crate::file::identity::{Identity, LastWriter};
 use crate::file::layout::{EXTENT_COUNT_MAX, HEAP_UNIT, LEVEL_MAX, NONE};
-use crate::file::shared::{FLAG_SYNC_FAILED, FLAGS_KNOWN, SharedState};
+use crate::file::shared::{FLAG_SYNC_FAILED, FLAG_TAGGED, FLAGS_KNOWN, SharedState};
 use crate::file::store::Store;
 use crate::graph::node::{Node, SlotState};
 use crate::heap;
@@ -26,6 +26,7 @@ use crate::options::KEY_BYTES_MAX;
 use crate::record;
 use crate::relink::{Found, relink};
 use crate::storage::{LOCK_OPENED, LOCK_RECOVERY};
+use crate::tags;
 use crate::turn::Patience;
 
 /// Told how far a recovery has come, in slots looked at and in all; false ends it.
@@ -178,6 +179,8 @@ pub fn repair_intents(engine: &Engine) -> Result<()> {
         }
         intent.operation.store(0, Ordering::Release);
     }
+    // The dead may have published what the log does not tell of.
+    store.tag_log().forget();
     relist(engine)
 }
 
@@ -445,6 +448,12 @@ fn reset_words(store: &Store, superblock: &Superblock, records: &[Found]) {
     shared.commits.store(superblock.commit.number, Ordering::Relaxed);
     store.intents().iter().for_each(|intent| intent.operation.store(0, Ordering::Relaxed));
     key_index::clear(store);
+    let slots = store.slots();
+    let tagged = |r: &Found| slots.get(r.id).is_some_and(|node| node.tags() != 0);
+    if superblock.commit.tagged || records.iter().any(tagged) {
+        shared.flags.fetch_or(FLAG_TAGGED, Ordering::SeqCst);
+    }
+    store.tag_log().forget();
 }
 
 /// Finds out which heap blocks are in use, and makes free ones of the rest. Where two records claim the same block, the
@@ -463,6 +472,10 @@ fn rebuild_heap(store: &Store, records: Vec<Found>) -> Result<Vec<Found>> {
         if found.level > 0 {
             let units = heap::block_units(record::upper_bytes(store, found.level));
             blocks.push(Block { unit: node.upper(), units, record: i, key_bytes: 0 });
+        }
+        if node.tags() != 0 {
+            let units = heap::block_units(tags::used_bytes(store, node));
+            blocks.push(Block { unit: node.tags(), units, record: i, key_bytes: 0 });
         }
         if store.layout.key_entry_bytes > 0 {
             let (bytes, unit) = record::read_key_entry(store, found.id);
@@ -555,6 +568,7 @@ fn free_the_rest(store: &Store, records: &[Found]) {
         }
         let Some(node) = slots.get(id) else { continue };
         node.header().upper.store(0, Ordering::Relaxed);
+        node.header().tags.store(0, Ordering::Relaxed);
         if id < high_water {
             // A host's own, or such as a host left out; elsewhere what was lost.
             let hosts =

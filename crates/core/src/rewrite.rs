@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::file::curves;
 use crate::file::header::Superblock;
 use crate::file::layout::{HEAP_UNIT, NONE, RegionKind};
+use crate::file::shared::FLAG_TAGGED;
 use crate::file::store::Store;
 use crate::graph::links;
 use crate::graph::node::{Node, SlotState};
@@ -20,6 +21,7 @@ use crate::new_file::NewFile;
 use crate::numbering::Numbering;
 use crate::record;
 use crate::recover::{Progress, intact};
+use crate::tags;
 use crate::testing::{Planted, is_planted};
 
 /// Records between two looks at the caller's wishes.
@@ -89,6 +91,10 @@ impl Rewrite<'_> {
             if node.level() > 0 {
                 units += u64::from(heap::block_units(record::upper_bytes(source, node.level())));
             }
+            let tags = tags::used_bytes(source, node);
+            if tags > 0 {
+                units += u64::from(heap::block_units(tags));
+            }
             let key = self.key(old)?;
             if key.len() > source.layout.key_inline as usize {
                 units += u64::from(heap::block_units(key.len()));
@@ -121,6 +127,14 @@ impl Rewrite<'_> {
         unsafe { record::key(self.source, old) }.ok_or(Error::Corrupt { what: "key entry", offset: 0 })
     }
 
+    fn tags(&self, from: Node<'_>) -> Result<Vec<u8>> {
+        let mut own = Vec::new();
+        match tags::read(self.source, from, &mut own) {
+            true => Ok(own),
+            false => Err(Error::Corrupt { what: "tags outside the heap", offset: 0 }),
+        }
+    }
+
     fn record(&self, old: u32, new: u32) -> Result<()> {
         let (source, target) = (self.source, self.target);
         let full = Error::Full { max_nodes: u64::from(target.capacity()) };
@@ -148,12 +162,12 @@ impl Rewrite<'_> {
             (&have.scale, &give.scale),
             (&have.norm, &give.norm),
             (&have.exact_scale, &give.exact_scale),
-            (&have.outlier, &give.outlier),
-            (&have.mirrored, &give.mirrored),
+            (&have.marks, &give.marks),
         ] {
             give.store(have.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         give.generation.store(from.generation(), Ordering::Relaxed);
+        give.tags.store(tags::store(target, self.tags(from)?.as_slice())?, Ordering::Relaxed);
         to.set_parent(self.numbering.new_id(from.parent()).unwrap_or(NONE));
         self.links(old, 0, from.links(), to.links());
         if level > 0 {
@@ -235,6 +249,7 @@ impl Rewrite<'_> {
         shared.watermark.store(superblock.commit.watermark, Ordering::Relaxed);
         shared.watermark_pending.store(superblock.commit.watermark, Ordering::Relaxed);
         shared.churn.store(source.churn.load(Ordering::Relaxed), Ordering::Relaxed);
+        shared.flags.fetch_or(source.flags.load(Ordering::Relaxed) & FLAG_TAGGED, Ordering::Relaxed);
         let moved = u32::from(self.numbering.renumbers);
         let renumberings = source.renumberings.load(Ordering::Relaxed).wrapping_add(moved);
         shared.renumberings.store(renumberings, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::file::extents::Extent;
 use crate::file::header::Superblock;
 use crate::file::layout::HEADER_BYTES;
+use crate::file::shared::FLAG_TAGGED;
 use crate::file::store::Store;
 use crate::new_file::{self, NewFile};
 use crate::recover::Progress;
@@ -186,8 +187,8 @@ fn finish(file: &NewFile, superblock: &Superblock) -> Result<()> {
     let store = Store::new(file.open()?, superblock.config.clone(), superblock.uuid, nodes)?;
     let shared = store.shared();
     let clear = |words: &[&AtomicU32]| words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    shared.flags.fetch_and(FLAG_TAGGED, Ordering::Relaxed);
     clear(&[
-        &shared.flags,
         &shared.lane_high_water,
         &shared.replacements,
         &shared.supersessions,

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::file::layout::NONE;
 use crate::key_index::{KeyHash, Shard};
 use crate::record::{self, NewVector};
+use crate::tags::TagSet;
 
 impl Engine {
     /// Inserts a record, or puts it in the place of the one that has its key. Returns the new record's id. The caller
@@ -15,10 +16,10 @@ impl Engine {
     /// The new record is linked and published before the old one goes, so a lookup finds one or the other at every
     /// moment; a search that meets both keeps the younger. The old slot is not reused before the next flush: until the
     /// new record is durable, the old one is what a power cut leaves (D1).
-    pub fn upsert(&self, new: NewVector<'_>, key: &[u8]) -> Result<u32> {
+    pub fn upsert(&self, new: NewVector<'_>, key: &[u8], tags: &TagSet) -> Result<u32> {
         let hash = KeyHash::new(&self.store, key);
         let intent = self.intent();
-        let slot = self.take_slot(&intent, key)?;
+        let slot = self.take_slot(&intent, key, tags)?;
         let mut pinned = self.pin()?;
         let id = slot.id;
         let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;

@@ -14,6 +14,7 @@ use crate::options::NODES_MAX;
 use crate::record;
 use crate::recover::intact;
 use crate::report::{Stats, VerifyReport};
+use crate::tags;
 
 const EXAMPLES_MAX: usize = 32;
 
@@ -65,6 +66,7 @@ fn note(report: &mut VerifyReport, id: u32) {
 }
 
 fn check_records(graph: &Graph<'_>, report: &mut VerifyReport) {
+    let mut own = Vec::new();
     for id in 0..graph.slots.limit() {
         let Some(node) = graph.slots.get(id) else { continue };
         if node.state().is_none() {
@@ -75,6 +77,10 @@ fn check_records(graph: &Graph<'_>, report: &mut VerifyReport) {
             continue;
         }
         report.live += 1;
+        if !(tags::read(graph.store, node, &mut own) && tags::are_sound(&own)) {
+            report.invalid_records += 1;
+            note(report, id);
+        }
         if !intact(graph.store, id, node) {
             report.checksum_failures += 1;
             note(report, id);

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 use crate::engine::{Engine, IntentGuard, Operation, lock};
 use crate::error::{Error, Result};
 use crate::file::layout::NONE;
+use crate::file::shared::FLAG_TAGGED;
 use crate::graph::insert::level_for;
 use crate::graph::node::{Node, SlotState};
 use crate::graph::{Graph, Scratch, links};
-use crate::heap;
 use crate::ids;
 use crate::key_index::{KeyHash, Shard};
 use crate::options::NODES_MAX;
 use crate::protocol;
 use crate::record::{self, NewVector};
+use crate::tag_index;
+use crate::tags::TagSet;
 use crate::testing::{Planted, is_planted, moment};
 
 /// How often a node asks for a parent while everything that could be one is still being linked in.
@@ -34,7 +36,7 @@ pub(crate) struct Slot {
 
 impl Engine {
     /// Inserts one record. The caller has begun a write and checked vector and key.
-    pub fn insert(&self, new: NewVector<'_>, key: &[u8]) -> Result<u32> {
+    pub fn insert(&self, new: NewVector<'_>, key: &[u8], tags: &TagSet) -> Result<u32> {
         let hash = self.store.config.unique_keys.then(|| KeyHash::new(&self.store, key));
         if let Some(hash) = hash {
             let _pinned = self.pin()?;
@@ -43,7 +45,7 @@ impl Engine {
             }
         }
         let intent = self.intent();
-        let slot = self.take_slot(&intent, key)?;
+        let slot = self.take_slot(&intent, key, tags)?;
         let mut pinned = self.pin()?;
         let id = slot.id;
         let node = self.store.node(id).ok_or(Error::Full { max_nodes: u64::from(self.store.capacity()) })?;
@@ -83,11 +85,15 @@ impl Engine {
 
     /// Takes a slot and heap room for its key and upper links, or nothing at all. The caller must not be pinned: on a full
     /// plane this waits for slots in limbo, which its own pin might be what holds back.
-    pub(crate) fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Slot> {
+    pub(crate) fn take_slot(&self, intent: &IntentGuard<'_>, key: &[u8], tags: &TagSet) -> Result<Slot> {
         let store = &self.store;
+        if !tags.is_empty() && !tag_index::is_tagged(store) {
+            // Before there is one: from here on every record is told of in the log.
+            store.shared().flags.fetch_or(FLAG_TAGGED, Ordering::SeqCst);
+        }
         let deadline = Instant::now() + LIMBO_TIMEOUT;
         loop {
-            if let Some(slot) = self.try_take_slot(intent, key)? {
+            if let Some(slot) = self.try_take_slot(intent, key, tags)? {
                 return Ok(slot);
             }
             // Replaced records' slots are room too, once what replaced them is durable.
@@ -104,32 +110,22 @@ impl Engine {
         }
     }
 
-    fn try_take_slot(&self, intent: &IntentGuard<'_>, key: &[u8]) -> Result<Option<Slot>> {
+    fn try_take_slot(&self, intent: &IntentGuard<'_>, key: &[u8], tags: &TagSet) -> Result<Option<Slot>> {
         let _allocation = lock(&self.allocation);
         let store = &self.store;
         let Some(id) = ids::allocate(store, &self.readers, intent)? else { return Ok(None) };
         let node = store.node(id).ok_or(Error::Full { max_nodes: u64::from(store.capacity()) })?;
         let header = node.header();
         header.upper.store(0, Ordering::Relaxed);
+        header.tags.store(0, Ordering::Relaxed);
         let generation = store.shared().generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let level = level_for(generation, store.config.seed, store.config.m);
-        let room = record::allocate_key(store, key).and_then(|key_unit| {
-            if level == 0 {
-                return Ok((key_unit, 0));
-            }
-            match heap::allocate(store, record::upper_bytes(store, level)) {
-                Ok(upper) => Ok((key_unit, upper)),
-                Err(e) => {
-                    record::release_key(store, key_unit, key.len());
-                    Err(e)
-                }
-            }
-        });
-        match room {
-            Ok((key_unit, upper)) => {
+        match record::allocate_heap(store, key, tags, level) {
+            Ok(room) => {
                 header.generation.store(generation, Ordering::Relaxed);
-                header.upper.store(upper, Ordering::Relaxed);
-                Ok(Some(Slot { id, key_unit, level }))
+                header.upper.store(room.upper, Ordering::Relaxed);
+                header.tags.store(room.tags, Ordering::Relaxed);
+                Ok(Some(Slot { id, key_unit: room.key, level }))
             }
             Err(e) => {
                 ids::push_free(store, id);
@@ -177,6 +173,7 @@ impl Engine {
     /// Lets readers see a node that is linked in.
     pub(crate) fn publish_linked(&self, graph: Graph<'_>, id: u32, node: Node<'_>, level: u8) {
         graph.publish(node, level);
+        self.tag_index.note(&self.store, id);
         self.store.shared().count.fetch_add(1, Ordering::Relaxed);
         self.raise_entry_point(id, node, level);
     }
@@ -201,6 +198,7 @@ impl Engine {
             return false;
         }
         graph.publish(node, level);
+        self.tag_index.note(&self.store, id);
         shared.count.fetch_add(1, Ordering::Relaxed);
         shared.root.store(id, Ordering::Release);
         // Unless a host's nodes are there, which have an entry point and no root.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::child::{self, Running, argument, spawn};
-use common::{Rng, by_form, check_verified, image, open};
+use common::{Rng, by_form, check_verified, image, open, tags_of};
 use vecplane_core::{CreateOptions, Plane, Precision};
 
 const DIMS: usize = 4;
@@ -110,12 +110,14 @@ fn play(records: &mut Records, versions: &mut BTreeMap<u32, u32>, step: Step) {
 fn work(plane: &Plane, versions: &mut BTreeMap<u32, u32>, step: Step) {
     match step {
         Insert(n) | InsertLong(n) => {
-            plane.insert(&vector_of(n, 0), &key_of(step)).unwrap();
+            let vector = vector_of(n, 0);
+            plane.insert_tagged(&vector, &key_of(step), &tags_of(&vector)).unwrap();
         }
         Upsert(n) => {
             let version = versions.entry(n).or_default();
             *version += 1;
-            plane.upsert(&key_of(step), &vector_of(n, *version)).unwrap();
+            let vector = vector_of(n, *version);
+            plane.upsert_tagged(&key_of(step), &vector, &tags_of(&vector)).unwrap();
         }
         Remove(_) => {
             let id = plane.id_of(&key_of(step)).unwrap().expect("a record to remove");
@@ -275,7 +277,17 @@ impl Drop for Watch {
 
 fn records(plane: &Plane) -> Records {
     let ids = 0..plane.id_high_water().unwrap();
-    ids.filter_map(|id| Some((plane.key(id).unwrap()?, plane.vector(id).unwrap()?))).collect()
+    ids.filter_map(|id| {
+        let (key, vector) = (plane.key(id).unwrap()?, plane.vector(id).unwrap()?);
+        assert_eq!(
+            plane.tags(id).unwrap(),
+            Some(tags_of(&vector)),
+            "tags of {:?}",
+            String::from_utf8_lossy(&key)
+        );
+        Some((key, vector))
+    })
+    .collect()
 }
 
 /// What is wrong with a plane whose writer died between these two states of it, if anything is.
@@ -290,7 +302,8 @@ fn find_fault(path: &Path, bytes: &[u8], before: &Records, after: &Records, step
         found.keys().for_each(|key| assert!(plane.id_of(key).unwrap().is_some(), "key {key:?}"));
         // The repair left everything as it should be for whoever writes next.
         for n in 1000..1004 {
-            plane.insert(&vector_of(n, 0), n.to_string().as_bytes()).unwrap();
+            let vector = vector_of(n, 0);
+            plane.insert_tagged(&vector, n.to_string().as_bytes(), &tags_of(&vector)).unwrap();
         }
         check_verified(&plane);
         for key in found.keys().take(3) {

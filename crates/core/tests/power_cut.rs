@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::disk::{Crash, Disk};
 use common::expected::Expected;
-use common::{Rng, by_form, check_verified, image, open};
+use common::{Rng, TagColumn, by_form, check_verified, image, open, tags_of};
 use vecplane_core::testing::{self, Planted};
-use vecplane_core::{Batch, CompactOptions, CreateOptions, OpenOptions, Plane, Precision, Rerank};
+use vecplane_core::{Batch, CompactOptions, CreateOptions, OpenOptions, Plane, Precision, Rerank, TagSet};
 
 /// A plane at work on a disk, and the records that it has acknowledged.
 struct Work {
@@ -100,7 +100,7 @@ impl Work {
     fn insert(&mut self) {
         let (key, vector) = (self.key(), self.rng.gaussian(self.dims()));
         self.may_have(&key, &vector);
-        self.plane.insert(&vector, &key).unwrap();
+        self.plane.insert_tagged(&vector, &key, &tags_of(&vector)).unwrap();
         self.live.insert(key, vector);
     }
 
@@ -122,7 +122,9 @@ impl Work {
         let key_ends: Vec<u32> = records.keys().map(&mut next_end).collect();
         let batch = Batch { vectors: &vectors, keys: &keys, key_ends: &key_ends };
         // On this thread, which is the one that is watched.
-        let outcome = self.plane.insert_batch(batch, 1, &|_| true).unwrap();
+        let tags: Vec<TagSet> = records.values().map(|vector| tags_of(vector)).collect();
+        let tags = TagColumn::new(&tags);
+        let outcome = self.plane.insert_batch_tagged(batch, tags.as_tags(), 1, &|_| true).unwrap();
         assert!(outcome.fault.is_none() && outcome.rejected.is_empty(), "{outcome:?}");
         self.live.append(&mut records);
     }
@@ -136,7 +138,7 @@ impl Work {
         let Some(key) = self.some_key() else { return };
         let vector = self.rng.gaussian(self.dims());
         self.may_have(&key, &vector);
-        self.plane.upsert(&key, &vector).unwrap();
+        self.plane.upsert_tagged(&key, &vector, &tags_of(&vector)).unwrap();
         self.live.insert(key, vector);
     }
 
@@ -387,7 +389,7 @@ fn kill_at_moments(rng: &mut Rng, wanted: usize) -> usize {
         testing::watch(move || into.lock().unwrap().push(image::read(&from)));
         match (i % 4, some) {
             (1, Some(key)) => {
-                plane.upsert(&key, &vector).unwrap();
+                plane.upsert_tagged(&key, &vector, &tags_of(&vector)).unwrap();
                 after.insert(key, vector);
             }
             (2, Some(key)) => {
@@ -396,7 +398,7 @@ fn kill_at_moments(rng: &mut Rng, wanted: usize) -> usize {
             }
             _ => {
                 let key = format!("k{i}").into_bytes();
-                plane.insert(&vector, &key).unwrap();
+                plane.insert_tagged(&vector, &key, &tags_of(&vector)).unwrap();
                 after.insert(key, vector);
             }
         }

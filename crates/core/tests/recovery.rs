@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::child::{self, argument, expect_done, spawn, wait_until};
 use common::expected::Expected;
 use common::journal::{self, Habits, check_against, options, read_logs, vector_of};
-use common::{Rng, by_form, check_verified, image, open};
+use common::{Rng, by_form, check_verified, image, open, tags_of};
 use vecplane_core::{
     CompactOptions, CreateOptions, Error, OpenOptions, Plane, Precision, Rerank, SearchOptions,
 };
@@ -347,7 +347,7 @@ impl PowerCuts {
             key.extend(std::iter::repeat_n(b'x', self.rng.range(60..=700)));
         }
         self.expected.since.entry(key.clone()).or_default().push(vector.clone());
-        let id = self.plane.insert(&vector, &key).unwrap();
+        let id = self.plane.insert_tagged(&vector, &key, &tags_of(&vector)).unwrap();
         self.live.insert(key, (id, vector));
     }
 
@@ -357,7 +357,7 @@ impl PowerCuts {
         let Some(key) = self.live.keys().nth(at).cloned() else { return };
         let vector = self.rng.gaussian(self.plane.config().dims as usize);
         self.expected.since.entry(key.clone()).or_default().push(vector.clone());
-        let id = self.plane.upsert(&key, &vector).unwrap();
+        let id = self.plane.upsert_tagged(&key, &vector, &tags_of(&vector)).unwrap();
         self.live.insert(key, (id, vector));
     }
 

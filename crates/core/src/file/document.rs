@@ -81,7 +81,7 @@ fn recall_curves_are_as_documented() {
 #[test]
 fn node_header_is_as_documented() {
     let fields = offsets!(NodeHeader: state, factor, bias, scale, norm, checksum, generation, upper, parent, exact_scale,
-        next, removed_epoch, outlier, mirrored);
+        next, removed_epoch, marks, tags);
     assert_fields(&table("### Node header"), &fields);
 }
 

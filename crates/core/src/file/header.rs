@@ -32,6 +32,8 @@ pub struct Commit {
     pub watermark: u64,
     /// Highest record generation given.
     pub generation: u64,
+    /// Whether a record with tags was stored at some time.
+    pub tagged: bool,
     /// Wall clock of the commit, milliseconds since 1970; for people only.
     pub time_ms: u64,
 }
@@ -49,6 +51,8 @@ pub struct Superblock {
 
 /// The section that announces the sharded key index in the heap. Other numbers are reserved in `docs/design.md`.
 const SECTION_KEY_INDEX: u16 = 1;
+/// The same for records' tags. Required: a reader that does not know them would take their records for damaged.
+const SECTION_TAGS: u16 = 2;
 
 impl Superblock {
     /// The first superblock of a new plane.
@@ -110,13 +114,18 @@ impl Superblock {
         put(136, &commit.watermark.to_le_bytes());
         put(144, &commit.generation.to_le_bytes());
         put(168, &commit.time_ms.to_le_bytes());
-        if config.unique_keys {
-            put(176, &1u32.to_le_bytes());
-            put(SECTIONS_AT, &(SECTION_KEY_INDEX).to_le_bytes());
-            // Not required: whoever only reads vectors can do without it. Byte 3 is the region that holds it.
-            put(SECTIONS_AT + 3, &[super::layout::RegionKind::Heap as u8]);
-            put(SECTIONS_AT + 4, &1u32.to_le_bytes());
+        // Not required: whoever only reads vectors can do without the key index.
+        let key_index = config.unique_keys.then_some((SECTION_KEY_INDEX, false));
+        let tags = commit.tagged.then_some((SECTION_TAGS, true));
+        let mut count = 0u32;
+        for (kind, required) in key_index.into_iter().chain(tags) {
+            let at = SECTIONS_AT + count as usize * SECTION_BYTES;
+            put(at, &kind.to_le_bytes());
+            put(at + 2, &[u8::from(required), super::layout::RegionKind::Heap as u8]);
+            put(at + 4, &1u32.to_le_bytes());
+            count += 1;
         }
+        put(176, &count.to_le_bytes());
         let checksum = xxh3_64(&out);
         out[CHECKSUM_AT..CHECKSUM_AT + 8].copy_from_slice(&checksum.to_le_bytes());
         out
@@ -183,11 +192,13 @@ impl Superblock {
         if bytes[63] & !FLAG_UNIQUE_KEYS != 0 {
             return bad("flags", 63);
         }
+        let mut tagged = false;
         for i in 0..get_u32(bytes, 176) as usize {
             let at = SECTIONS_AT + i * SECTION_BYTES;
             let kind = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let required = bytes[at + 2] != 0;
-            let known = kind == SECTION_KEY_INDEX && get_u32(bytes, at + 4) == 1;
+            let known = matches!(kind, SECTION_KEY_INDEX | SECTION_TAGS) && get_u32(bytes, at + 4) == 1;
+            tagged |= known && kind == SECTION_TAGS;
             if required && !known {
                 return Err(Error::UnsupportedVersion { found: version, supported: FORMAT_VERSION });
             }
@@ -235,6 +246,7 @@ impl Superblock {
                 count: get_u64(bytes, 128),
                 watermark: get_u64(bytes, 136),
                 generation: get_u64(bytes, 144),
+                tagged,
                 time_ms: get_u64(bytes, 168),
             },
         })

@@ -23,6 +23,8 @@ pub const KEY_SHARDS_OFFSET: usize = 24_576;
 pub const KEY_SHARD_COUNT: usize = 256;
 /// Recall curves, twice.
 pub const CURVES_OFFSET: usize = 28_672;
+/// The ids of the records that were added last to a plane with tags: the rest of the page of the shared state.
+pub const TAG_LOG_OFFSET: usize = 8_960;
 /// The list of extents, in the order in which they were made.
 pub const EXTENT_TABLE_OFFSET: usize = 32_768;
 pub const EXTENT_COUNT_MAX: usize = 1024;

@@ -5,18 +5,24 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
+use super::layout::{
+    CURVES_OFFSET, EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET,
+};
 use super::layout::{EXTENT_COUNT_MAX, INTENT_COUNT, KEY_SHARD_COUNT, PROCESS_COUNT};
-use super::layout::{EXTENT_TABLE_OFFSET, HEADER_BYTES, INTENT_TABLE_OFFSET, KEY_SHARDS_OFFSET};
-use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET};
+use super::layout::{PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, SHARED_OFFSET, TAG_LOG_OFFSET};
 
 /// Every flag that a version may set.
-pub const FLAGS_KNOWN: u32 = FLAG_INVALIDATED | FLAG_SYNC_FAILED;
+pub const FLAGS_KNOWN: u32 = FLAG_INVALIDATED | FLAG_SYNC_FAILED | FLAG_TAGGED;
 
 /// Size classes of the heap's free lists.
 pub const HEAP_CLASSES: usize = 96;
 
 /// `SharedState::flags`: its host declared the plane invalid. Nothing takes it away again.
 pub const FLAG_INVALIDATED: u32 = 4;
+
+/// `SharedState::flags`: a record with tags was stored at some time.
+pub const FLAG_TAGGED: u32 = 16;
+
 /// `SharedState::flags`: a sync failed, so nobody knows what reached the disk.
 pub const FLAG_SYNC_FAILED: u32 = 8;
 
@@ -164,7 +170,7 @@ pub struct KeyShard {
 
 const _: () = {
     use std::mem::{offset_of, size_of};
-    assert!(size_of::<SharedState>() <= PROCESS_TABLE_OFFSET - SHARED_OFFSET);
+    assert!(size_of::<SharedState>() <= TAG_LOG_OFFSET - SHARED_OFFSET);
     assert!(offset_of!(SharedState, extent_count) == 64);
     assert!(offset_of!(SharedState, dirty) == 128);
     assert!(offset_of!(SharedState, count) == 192);
@@ -172,7 +178,7 @@ const _: () = {
     assert!(offset_of!(SharedState, heap_free) == 320);
     assert!(size_of::<ProcessEntry>() * PROCESS_COUNT <= INTENT_TABLE_OFFSET - PROCESS_TABLE_OFFSET);
     assert!(size_of::<Intent>() * INTENT_COUNT <= KEY_SHARDS_OFFSET - INTENT_TABLE_OFFSET);
-    assert!(size_of::<KeyShard>() * KEY_SHARD_COUNT <= EXTENT_TABLE_OFFSET - KEY_SHARDS_OFFSET);
+    assert!(size_of::<KeyShard>() * KEY_SHARD_COUNT <= CURVES_OFFSET - KEY_SHARDS_OFFSET);
     assert!(size_of::<ExtentEntry>() * EXTENT_COUNT_MAX <= READER_TABLE_OFFSET - EXTENT_TABLE_OFFSET);
     assert!(size_of::<ReaderLane>() * READER_COUNT <= HEADER_BYTES - READER_TABLE_OFFSET);
 };

@@ -10,7 +10,7 @@ use super::layout::{
     CURVES_OFFSET, EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT,
     INTENT_COUNT, INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_REGION, Layout,
     PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, REGIONS, RegionKind,
-    SHARED_OFFSET,
+    SHARED_OFFSET, TAG_LOG_OFFSET,
 };
 use super::shared::{ExtentEntry, Intent, KeyShard, ProcessEntry, ReaderLane, SharedState};
 use crate::cold::Cold;
@@ -21,6 +21,7 @@ use crate::map::{self, Map};
 use crate::options::NODES_MAX;
 use crate::protocol;
 use crate::storage::{FileId, LOCK_PROCESS, Step, Storage};
+use crate::tag_log::TagLog;
 use crate::testing::{Planted, is_planted, moment};
 
 /// Addresses are reserved for this many records, unless the plane's own limit is lower or the file already larger.
@@ -180,6 +181,11 @@ impl Store {
     /// Shards of the key index.
     pub fn key_shards(&self) -> &[KeyShard] {
         self.header_part(KEY_SHARDS_OFFSET, KEY_SHARD_COUNT)
+    }
+
+    /// The last records that were added to a plane with tags.
+    pub fn tag_log(&self) -> &TagLog {
+        &self.header_part(TAG_LOG_OFFSET, 1)[0]
     }
 
     fn extent_entries(&self) -> &[ExtentEntry] {

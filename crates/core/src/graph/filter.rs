@@ -28,10 +28,10 @@ impl<'a> Graph<'a> {
     /// widened beam the walk keeps at most `expansion` times `ef`.
     pub fn search_filtered(
         &self,
-        filter: &Allowed<'_>,
+        filter: Allowed<'_>,
         ef: usize,
         expansion: usize,
-        ranking: Ranking,
+        ranking: Ranking<'_>,
         scratch: &mut Scratch,
     ) -> Hits {
         let allowed = filter.count(self.slots.limit());
@@ -57,7 +57,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The best of all allowed records by their codes, ranked like a walk's.
-    fn scan_codes(&self, filter: &Allowed<'_>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    fn scan_codes(&self, filter: Allowed<'_>, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         let Scratch { query, walk, .. } = scratch;
         self.start(walk, ranking.candidates(), usize::MAX);
         let mut ids = filter.ids(self.slots.limit());

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::beam::DESCENT_BEAM;
 use super::links::{self, Offer};
-use super::node::{Node, SlotState};
+use super::node::{MARK_OUTLIER, Node, SlotState};
 use super::pool;
 use super::{Graph, Scratch};
 use crate::file::layout::LEVEL_MAX;
@@ -58,7 +58,7 @@ impl<'a> Graph<'a> {
             // Among a handful of records everyone is far from the others.
             let outlier =
                 layer == 0 && edit.selection.kept().len() < LINKS_MIN && candidates.len() > 4 * self.m;
-            node.header().outlier.store(outlier.into(), Ordering::Relaxed);
+            node.header().marks.store(if outlier { MARK_OUTLIER } else { 0 }, Ordering::Relaxed);
             edit.selection.fill(LINKS_MIN.min(most));
             let chosen: Vec<u32> = edit.selection.kept().to_vec();
             {

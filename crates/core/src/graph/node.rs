@@ -38,6 +38,11 @@ pub enum SlotState {
     Linking = 5,
 }
 
+/// `NodeHeader::marks`: a record that had few ways in when it was inserted. Lists keep their links to it.
+pub const MARK_OUTLIER: u32 = 1;
+/// `NodeHeader::marks`: a node that a host has written, with links of its own. It has no parent and is none.
+pub const MARK_MIRRORED: u32 = 2;
+
 /// The fixed part of a node, between its codes and its links.
 #[repr(C)]
 pub struct NodeHeader {
@@ -66,10 +71,10 @@ pub struct NodeHeader {
     pub next: AtomicU32,
     /// Epoch of the removal.
     pub removed_epoch: AtomicU64,
-    /// 1 for a record that had few ways in when it was inserted: lists keep their links to it.
-    pub outlier: AtomicU32,
-    /// 1 for a node that a host has written, with links of its own: it has no parent and is none.
-    pub mirrored: AtomicU32,
+    /// `MARK_*`.
+    pub marks: AtomicU32,
+    /// Heap unit of the record's tags; 0 for none.
+    pub tags: AtomicU32,
 }
 
 const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
@@ -306,19 +311,24 @@ impl<'a> Node<'a> {
         self.header().parent.store(id, Ordering::Relaxed);
     }
 
-    /// See `NodeHeader::outlier`.
+    /// See `MARK_OUTLIER`.
     pub fn is_outlier(&self) -> bool {
-        self.header().outlier.load(Ordering::Relaxed) == 1
+        self.header().marks.load(Ordering::Relaxed) & MARK_OUTLIER != 0
     }
 
-    /// See `NodeHeader::mirrored`.
+    /// See `MARK_MIRRORED`.
     pub fn is_mirrored(&self) -> bool {
-        self.header().mirrored.load(Ordering::Relaxed) == 1
+        self.header().marks.load(Ordering::Relaxed) & MARK_MIRRORED != 0
     }
 
     /// Whether the slot holds a complete record that nobody reads for the moment.
     pub fn is_hidden(&self) -> bool {
         self.state_word() & 0xFF == SlotState::Hidden as u32
+    }
+
+    /// See `NodeHeader::tags`.
+    pub fn tags(&self) -> u32 {
+        self.header().tags.load(Ordering::Relaxed)
     }
 
     /// See `NodeHeader::upper`.

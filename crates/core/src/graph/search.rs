@@ -7,9 +7,11 @@ use super::beam::descent_beam;
 use super::pool::{self, Entry};
 use super::{Graph, Scratch};
 use crate::distance::{CodeRow, ExactRow, prefetch};
+use crate::filtering::has_tags;
 use crate::hits::Hits;
 use crate::options::Rerank;
 use crate::record;
+use crate::tags::TagQuery;
 
 /// Walks tried before a scan answers, and scans tried before a short answer is given.
 pub(super) const TRIES_MAX: usize = 4;
@@ -25,15 +27,17 @@ pub struct Candidate {
 
 /// How an answer is ranked and copied.
 #[derive(Clone, Copy)]
-pub struct Ranking {
+pub struct Ranking<'q> {
     pub k: usize,
     /// Use the exact copy where there is one.
     pub rerank: bool,
     /// The caller's pin holds removed slots back; without one each hit is checked again after it was copied.
     pub protected: bool,
+    /// Tags that hits must have: the ids that a walk or scan may return are those that had them a moment ago.
+    pub tags: Option<&'q TagQuery>,
 }
 
-impl Ranking {
+impl Ranking<'_> {
     /// Candidates whose final distances are computed: a few more than asked for, since the codes' order is not quite the
     /// true one.
     pub fn candidates(&self) -> usize {
@@ -48,14 +52,14 @@ pub fn allows(filter: &[u8], id: u32) -> bool {
 
 impl<'a> Graph<'a> {
     /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
-    pub fn search(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    pub fn search(&self, ef: usize, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         scratch.walk.watch.begin(&self.store.cold);
         let hits = self.search_watched(ef, ranking, scratch);
         scratch.walk.watch.end(&self.store.cold);
         hits
     }
 
-    fn search_watched(&self, ef: usize, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    fn search_watched(&self, ef: usize, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         // Entry point and root may both be removed between being read and being scored, which leaves nothing to start
         // from; their successors are known by then.
         for _ in 0..TRIES_MAX {
@@ -80,7 +84,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Ranks candidates by their final distances and copies the best out.
-    pub fn answer(&self, found: &[u32], ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    pub fn answer(&self, found: &[u32], ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         if scratch.walk.watch.is_armed() {
             found.iter().for_each(|id| self.store.ask_for_copy_and_key(*id));
         }
@@ -107,7 +111,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Nearest records by looking at every one that the filter allows.
-    pub fn scan(&self, filter: Option<&Allowed<'_>>, ranking: Ranking, scratch: &mut Scratch) -> Hits {
+    pub fn scan(&self, filter: Option<Allowed<'_>>, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         let mut hits = Hits::default();
         for _ in 0..TRIES_MAX {
             let seen;
@@ -123,8 +127,8 @@ impl<'a> Graph<'a> {
     /// One scan: its answer, and how many live records it came by.
     fn scan_once(
         &self,
-        filter: Option<&Allowed<'_>>,
-        ranking: Ranking,
+        filter: Option<Allowed<'_>>,
+        ranking: Ranking<'_>,
         scratch: &mut Scratch,
     ) -> (Hits, usize) {
         let limit = self.slots.limit();
@@ -137,7 +141,7 @@ impl<'a> Graph<'a> {
     fn scan_ids(
         &self,
         mut ids: impl Iterator<Item = u32>,
-        ranking: Ranking,
+        ranking: Ranking<'_>,
         scratch: &mut Scratch,
     ) -> (Hits, usize) {
         let keep = ranking.candidates();
@@ -168,7 +172,7 @@ impl<'a> Graph<'a> {
     pub(super) fn rank(
         &self,
         ids: &[u32],
-        ranking: Ranking,
+        ranking: Ranking<'_>,
         scratch: &mut Scratch,
         ranked: &mut Vec<Candidate>,
     ) {
@@ -209,8 +213,9 @@ impl<'a> Graph<'a> {
     }
 
     /// Copies the first k candidates out of the file.
-    fn hits(&self, ranked: &[Candidate], ranking: Ranking) -> Hits {
+    fn hits(&self, ranked: &[Candidate], ranking: Ranking<'_>) -> Hits {
         let mut hits = Hits::default();
+        let mut tags = Vec::new();
         let expected = ranked.len().min(ranking.k);
         hits.ids.reserve(expected);
         hits.distances.reserve(expected);
@@ -221,6 +226,11 @@ impl<'a> Graph<'a> {
             }
             let id = pool::id(candidate.entry);
             let Some(node) = self.slots.get(id).filter(|node| node.is_live()) else { continue };
+            if let Some(query) = ranking.tags
+                && !has_tags(self.store, id, query, &mut tags)
+            {
+                continue;
+            }
             let start = hits.keys.len();
             // SAFETY: pinned, and live when ranked and again now; without a pin the check below decides.
             if let Some(key) = unsafe { record::key(self.store, id) } {

@@ -29,7 +29,7 @@ impl<'a> Graph<'a> {
         &self,
         within: f64,
         ef: usize,
-        filter: Option<&Allowed<'_>>,
+        filter: Option<Allowed<'_>>,
         ranking: Ranking,
         scratch: &mut Scratch,
     ) -> Hits {
@@ -45,7 +45,7 @@ impl<'a> Graph<'a> {
         &self,
         within: f64,
         ef: usize,
-        filter: Option<&Allowed<'_>>,
+        filter: Option<Allowed<'_>>,
         ranking: Ranking,
         scratch: &mut Scratch,
     ) -> Option<Hits> {

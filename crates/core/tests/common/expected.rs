@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{bits, check_verified};
+use super::{bits, check_verified, tags_of};
 use vecplane_core::{Plane, SearchOptions};
 
 /// What a power cut may leave, and what must be found in it.
@@ -29,6 +29,7 @@ impl Expected {
             let since = self.since.get(&key).into_iter().flatten();
             let mut known = self.flushed.get(&key).into_iter().chain(since);
             let name = String::from_utf8_lossy(&key);
+            assert_eq!(plane.tags(id).unwrap(), Some(tags_of(&vector)), "tags of {name:?}");
             assert!(
                 known.any(|one| bits(one) == bits(&vector)),
                 "ghost: {name:?} with a vector that it never had"

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::child::{Running, argument, spawn};
-use super::{Rng, check_verified};
-use vecplane_core::{Batch, CreateOptions, Hits, Metric, OpenOptions, Plane, SearchOptions};
+use super::{Rng, TagColumn, check_verified, tags_of};
+use vecplane_core::{Batch, CreateOptions, Hits, Metric, OpenOptions, Plane, SearchOptions, TagSet};
 
 pub const DIMS: usize = 16;
 /// More work than anybody waits for.
@@ -104,7 +104,8 @@ pub fn write(plane: &Plane, name: &str, file: &File, count: usize, habits: Habit
         let keys: Vec<String> = (0..batch).map(&mut key).collect();
         keys.iter().for_each(|key| log(file, 'i', key));
         let ids = if batch == 1 {
-            vec![plane.insert(&vector_of(&keys[0]), keys[0].as_bytes()).unwrap()]
+            let vector = vector_of(&keys[0]);
+            vec![plane.insert_tagged(&vector, keys[0].as_bytes(), &tags_of(&vector)).unwrap()]
         } else {
             insert_batch(plane, &keys)
         };
@@ -128,7 +129,9 @@ pub fn insert_batch(plane: &Plane, keys: &[String]) -> Vec<u32> {
     let mut key_ends = Vec::new();
     keys.iter().for_each(|key| key_ends.push(key_ends.last().unwrap_or(&0) + key.len() as u32));
     let batch = Batch { vectors: &vectors, keys: key_bytes.as_bytes(), key_ends: &key_ends };
-    let outcome = plane.insert_batch(batch, 2, &|_| true).unwrap();
+    let tags: Vec<TagSet> = keys.iter().map(|key| tags_of(&vector_of(key))).collect();
+    let tags = TagColumn::new(&tags);
+    let outcome = plane.insert_batch_tagged(batch, tags.as_tags(), 2, &|_| true).unwrap();
     assert!(outcome.fault.is_none() && outcome.rejected.is_empty(), "{outcome:?}");
     outcome.ids
 }
@@ -197,6 +200,7 @@ pub fn check_against(plane: &Plane, fates: &BTreeMap<String, Fate>) -> usize {
             known += 1;
             assert_eq!(plane.key(id).unwrap().as_deref(), Some(key.as_bytes()));
             assert_eq!(plane.vector(id).unwrap().unwrap(), vector_of(key), "vector of {key}");
+            assert_eq!(plane.tags(id).unwrap(), Some(tags_of(&vector_of(key))), "tags of {key}");
             if known % 8 == 0 {
                 let hits = plane.search(&vector_of(key), &SearchOptions::new(10)).unwrap();
                 check_hits(&vector_of(key), &hits);

@@ -6,6 +6,7 @@ pub mod child;
 #[cfg(unix)]
 pub mod disk;
 pub mod expected;
+pub mod filtered;
 pub mod image;
 #[cfg(unix)]
 pub mod journal;
@@ -15,7 +16,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vecplane_core::{CreateOptions, Hits, Metric, OpenOptions, Plane, Precision, Rerank, SearchOptions};
+use vecplane_core::{
+    BatchTags, CreateOptions, Hits, Metric, OpenOptions, Plane, Precision, Rerank, SearchOptions,
+};
+use vecplane_core::{Tag, TagSet};
 
 /// Whether the long forms were asked for.
 pub fn long() -> bool {
@@ -151,11 +155,45 @@ pub fn tolerance(options: &CreateOptions, query: &[f32], vector: &[f32]) -> f64 
     }
 }
 
+/// The tags that a record with this vector has where a test gives tags: none, a few, or a block of some size.
+pub fn tags_of(vector: &[f32]) -> TagSet {
+    let mut rng = Rng::new(vector.iter().fold(7u64, |sum, x| sum.rotate_left(9) ^ u64::from(x.to_bits())));
+    let text = |n: usize| format!("{n}{}", "x".repeat(n * n % 200));
+    let count = *rng.pick(&[0, 0, 1, 1, 2, 3, 20]);
+    let texts: Vec<String> = (0..count).map(|_| text(rng.below(25))).collect();
+    let numbers = (0..count / 2).map(|_| Tag::Number(rng.below(9) as u32));
+    TagSet::new(texts.iter().map(|text| Tag::Text(text)).chain(numbers)).unwrap()
+}
+
+/// Tags of many records, as batches take them.
+pub struct TagColumn<'a> {
+    distinct: Vec<Result<Tag<'a>, &'static str>>,
+    refs: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+impl<'a> TagColumn<'a> {
+    pub fn new(sets: &'a [TagSet]) -> Self {
+        let mut column = TagColumn { distinct: Vec::new(), refs: Vec::new(), ends: Vec::new() };
+        for set in sets {
+            column.distinct.extend(set.iter().map(Ok));
+            column.ends.push(column.distinct.len() as u32);
+        }
+        column.refs = (0..column.distinct.len() as u32).collect();
+        column
+    }
+
+    pub fn as_tags(&self) -> BatchTags<'_> {
+        BatchTags { distinct: &self.distinct, refs: &self.refs, ends: &self.ends }
+    }
+}
+
 /// One record of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub vector: Vec<f32>,
     pub key: Vec<u8>,
+    pub tags: TagSet,
 }
 
 /// What a plane should hold, by id.
@@ -183,7 +221,12 @@ impl Model {
 
     /// Adds a record that the plane says it has stored.
     pub fn add(&mut self, id: u32, vector: &[f32], key: &[u8]) {
-        let record = Record { vector: vector.to_vec(), key: key.to_vec() };
+        self.add_tagged(id, vector, key, &TagSet::default());
+    }
+
+    /// The same with tags.
+    pub fn add_tagged(&mut self, id: u32, vector: &[f32], key: &[u8], tags: &TagSet) {
+        let record = Record { vector: vector.to_vec(), key: key.to_vec(), tags: tags.clone() };
         assert!(self.records.insert(id, record).is_none(), "id {id} was given twice");
     }
 
@@ -246,6 +289,7 @@ impl Model {
     pub fn check_record(&self, plane: &Plane, id: u32) {
         let record = self.records.get(&id);
         assert_eq!(plane.key(id).unwrap(), record.map(|r| r.key.clone()), "key of id {id}");
+        assert_eq!(plane.tags(id).unwrap().as_ref(), record.map(|r| &r.tags), "tags of id {id}");
         let vector = plane.vector(id).unwrap();
         match record {
             None => assert!(vector.is_none(), "ghost: a vector for id {id}"),

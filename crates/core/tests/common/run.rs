@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{Model, Rng, open};
-use vecplane_core::{Batch, CompactOptions, CreateOptions, Error, Metric, Plane, SearchOptions};
+use super::filtered::check_filtered;
+use super::{Model, Rng, TagColumn, open, tags_of};
+use vecplane_core::{Batch, CompactOptions, CreateOptions, Error, Metric, Plane, SearchOptions, TagSet};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keys {
@@ -20,6 +21,8 @@ pub struct Run {
     pub model: Model,
     pub rng: Rng,
     pub keys: Keys,
+    /// Whether records are given tags.
+    pub tagged: bool,
     pub next_key: u64,
     /// Removed ids that have not been given again.
     pub freed: BTreeSet<u32>,
@@ -31,7 +34,9 @@ impl Run {
         let dir = super::image::evidence_dir();
         let path = dir.path().join("plane");
         let plane = Plane::create(&path, &options).unwrap();
+        let mut rng = rng;
         Run {
+            tagged: rng.chance(0.6),
             plane: Some(plane),
             path,
             model: Model::new(&options),
@@ -72,6 +77,18 @@ impl Run {
         if self.rng.chance(0.01) { vec![0.0; dims] } else { self.rng.vector(dims) }
     }
 
+    fn tags(&self, vector: &[f32]) -> TagSet {
+        if self.tagged { tags_of(vector) } else { TagSet::default() }
+    }
+
+    fn search_filtered(&mut self) {
+        let query = self.query();
+        if self.model.options.metric != Metric::Cosine || super::norm(&query) > 0.0 {
+            let plane = self.plane.as_ref().unwrap();
+            check_filtered(plane, &self.model, &mut self.rng, &query);
+        }
+    }
+
     pub fn query(&mut self) -> Vec<f32> {
         let near = self.model.some_id(&mut self.rng).filter(|_| self.rng.chance(0.5));
         let query = near.map(|id| self.model.records[&id].vector.iter().map(|x| x * 1.001 + 1e-7).collect());
@@ -90,9 +107,10 @@ impl Run {
     pub fn insert(&mut self) -> u32 {
         let (vector, key) = (self.vector(), self.key());
         let high_water = self.plane().id_high_water().unwrap();
-        let id = self.plane().insert(&vector, &key).unwrap();
+        let tags = self.tags(&vector);
+        let id = self.plane().insert_tagged(&vector, &key, &tags).unwrap();
         self.check_given(id, high_water);
-        self.model.add(id, &vector, &key);
+        self.model.add_tagged(id, &vector, &key, &tags);
         id
     }
 
@@ -110,12 +128,14 @@ impl Run {
             .collect();
         let key_ends = if self.keys == Keys::None { &[][..] } else { &key_ends };
         let batch = Batch { vectors: &vectors, keys: &keys, key_ends };
-        let outcome = self.plane().insert_batch(batch, threads, &|_| true).unwrap();
+        let tags: Vec<TagSet> = records.iter().map(|(vector, _)| self.tags(vector)).collect();
+        let column = TagColumn::new(&tags);
+        let outcome = self.plane().insert_batch_tagged(batch, column.as_tags(), threads, &|_| true).unwrap();
         assert!(outcome.fault.is_none() && outcome.rejected.is_empty(), "{outcome:?}");
         assert_eq!(outcome.ids.len(), count);
-        for ((vector, key), id) in records.iter().zip(outcome.ids) {
+        for (((vector, key), id), tags) in records.iter().zip(outcome.ids).zip(&tags) {
             self.freed.remove(&id);
-            self.model.add(id, vector, key);
+            self.model.add_tagged(id, vector, key, tags);
         }
     }
 
@@ -246,7 +266,8 @@ impl Run {
                     let (count, threads) = (self.rng.range(0..=80), self.rng.range(1..=2));
                     self.insert_batch(count, threads);
                 }
-                63..88 => self.search(),
+                63..82 => self.search(),
+                82..88 => self.search_filtered(),
                 88..95 => self.search_exact(),
                 95..97 => self.plane().flush(None).unwrap(),
                 97 => self.reopen(),
