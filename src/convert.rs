@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::ptr::{copy_nonoverlapping, null_mut};
+use std::time::Duration;
 
 use napi::bindgen_prelude::{FromNapiValue, ToNapiValue, TypeName};
 use napi::{ValueType, sys};
@@ -458,6 +459,11 @@ pub fn bytes_to_js(env: sys::napi_env, bytes: &[u8]) -> napi::Result<Returned> {
 /// JavaScript's undefined.
 pub fn undefined(env: sys::napi_env) -> napi::Result<Returned> {
     to_js(env, ()).map(Returned)
+}
+
+/// A time span that a caller gave in milliseconds.
+pub fn milliseconds(number: u32) -> Duration {
+    Duration::from_millis(number.into())
 }
 
 /// Whatever napi-rs knows to convert.

@@ -595,10 +595,6 @@ fn open_options(options: Arg) -> Outcome<OpenOptions> {
     Ok(core)
 }
 
-fn milliseconds(number: u32) -> Duration {
-    Duration::from_millis(number.into())
-}
-
 fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
 }

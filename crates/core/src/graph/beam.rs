@@ -34,8 +34,10 @@ pub struct Walk {
     pub visited: Visited,
     pub pool: Pool,
     /// Gathered, on their way from memory.
-    pending: Vec<u32>,
-    gathered: Vec<u32>,
+    pub(super) pending: Vec<u32>,
+    pub(super) gathered: Vec<u32>,
+    /// Met on a walk among allowed records, and not allowed: their neighbours are.
+    pub(super) bridges: Vec<u32>,
     pub rows: Rows,
     /// How many copies of one vector the beam may hold.
     copies: usize,
@@ -93,7 +95,7 @@ impl<'a> Graph<'a> {
 
     /// Asks for the lines of a record's layer-0 links.
     #[inline(always)]
-    fn prefetch_links(&self, id: u32) {
+    pub(super) fn prefetch_links(&self, id: u32) {
         let (start, bytes) = self.slots.links_range();
         let slot = self.slots.address(id).wrapping_add(start as usize);
         let mut at = 0;
@@ -239,7 +241,7 @@ impl<'a> Graph<'a> {
     }
 
     #[inline(always)]
-    fn score_pending(&self, query: &Query, walk: &mut Walk) {
+    pub(super) fn score_pending(&self, query: &Query, walk: &mut Walk) {
         let Walk { pool, pending, rows, copies, reach, .. } = walk;
         let readable = |node: &Node<'a>| if self.writing { node.is_linked() } else { node.is_live() };
         self.score_where(query, pending.drain(..), rows, readable, |id, distance| {

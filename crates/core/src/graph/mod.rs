@@ -7,6 +7,7 @@
 //! | `beam.rs` | walking a layer, descending the layers |
 //! | `search.rs` | one query from vector to hits; the exact scan |
 //! | `filter.rs` | queries that allow some ids only |
+//! | `filtered_walk.rs` | walking among those only |
 //! | `allowed.rs` | which ids those are |
 //! | `within.rs` | queries for everything up to a distance |
 //! | `held_out.rs` | a record that walks take for absent while recall is measured |
@@ -21,6 +22,7 @@
 pub mod allowed;
 pub mod beam;
 pub mod filter;
+pub mod filtered_walk;
 pub mod held_out;
 pub mod insert;
 pub mod links;

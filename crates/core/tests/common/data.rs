@@ -42,6 +42,11 @@ pub struct Set {
 }
 
 impl Set {
+    /// Other vectors under the same name.
+    pub fn like(&self, base: Matrix, queries: Matrix) -> Self {
+        Set { name: self.name, base, queries, folder: self.folder.clone() }
+    }
+
     /// The first `queries` queries only.
     pub fn ask(mut self, queries: usize) -> Self {
         let rows = self.queries.rows().min(queries);
