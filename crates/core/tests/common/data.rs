@@ -43,6 +43,7 @@ pub struct Set {
 
 impl Set {
     /// Other vectors under the same name.
+    #[allow(dead_code)] // Some of the tests that read these sets do.
     pub fn like(&self, base: Matrix, queries: Matrix) -> Self {
         Set { name: self.name, base, queries, folder: self.folder.clone() }
     }
