@@ -46,7 +46,7 @@ function filterOf(filter, tags) {
   const bits = filter === null || typeof filter !== 'object' || ArrayBuffer.isView(filter) || Array.isArray(filter) || filter instanceof ArrayBuffer
   if (bits) return wanted === undefined ? filter : { parts: true, bits: filter, tags: wanted }
   const { keys } = known(['keys'], filter)
-  if (keys === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', 'filter must be bits or have keys')
+  if (keys === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_TYPE', 'filter must be a Buffer or Uint8Array of bits, or an object with keys')
   return { parts: true, keys: keysOf(keys), tags: wanted }
 }
 

@@ -67,7 +67,7 @@ test('what is no filter is refused, and keys need a plane whose keys are unique'
   ]
   for (const [filter, code] of [
     ['abc', 'ERR_INVALID_ARG_TYPE'], [7, 'ERR_INVALID_ARG_TYPE'], [[1, 2], 'ERR_INVALID_ARG_TYPE'], [new Uint16Array(4), 'ERR_INVALID_ARG_TYPE'],
-    [new ArrayBuffer(4), 'ERR_INVALID_ARG_TYPE'], [{}, 'ERR_INVALID_ARG_VALUE'], [{ key: ['a'] }, 'ERR_INVALID_ARG_VALUE'],
+    [new ArrayBuffer(4), 'ERR_INVALID_ARG_TYPE'], [{}, 'ERR_INVALID_ARG_TYPE'], [{ key: ['a'] }, 'ERR_INVALID_ARG_VALUE'],
     [{ keys: 'abc' }, 'ERR_INVALID_ARG_TYPE'], [{ keys: Buffer.from('abc') }, 'ERR_INVALID_ARG_TYPE'], [{ keys: 7 }, 'ERR_INVALID_ARG_TYPE'],
     [{ keys: null }, 'ERR_INVALID_ARG_TYPE'], [{ keys: [7] }, 'ERR_INVALID_ARG_TYPE'], [{ keys: [null] }, 'ERR_INVALID_ARG_TYPE'], [{ keys: new Array(3) }, 'ERR_INVALID_ARG_TYPE'],
   ]) {
