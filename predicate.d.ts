@@ -21,7 +21,10 @@ export type Verdicts = Uint8Array | Uint8ClampedArray | ReadonlyArray<number | b
 export interface PredicateSearchOptions {
   /** As in {@link SearchOptions}. Default 10. */
   k?: number
-  /** As in {@link SearchOptions}; the fewer records are let in, the wider the beam gets. Default `max(128, 4 * k)`. */
+  /**
+   * As in {@link SearchOptions}; the fewer records are let in, the wider the beam gets. Default: that of a search with a filter, what
+   * the plane's calibration gives for a recall of 0.98, but at least `max(160, 4 * k)`.
+   */
   ef?: number
   /**
    * Times `ef`, the widest beam that the graph is walked with before a scan of all records takes over; it never shortens an

@@ -11,6 +11,7 @@
 //! | `calibration.rs` | what `calibrate` found, as a JS object |
 //! | `task.rs` | work that leaves the event loop |
 //! | `convert.rs` | JS values <-> core types |
+//! | `options.rs` | what planes are created and opened with |
 //! | `error.rs` | core errors -> JS errors with `code` |
 
 // Paths under `napi` that the derive macros expand to are not all documented, and neither are their expansions.
@@ -23,6 +24,7 @@ mod control;
 mod convert;
 mod error;
 mod mirror;
+mod options;
 mod plane;
 mod predicate;
 mod records;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use napi::bindgen_prelude::{BufferSlice, Object};
 use napi::{Env, JsValue, sys};
 use napi_derive::napi;
-use vecplane_core as core;
 use vecplane_core::{
-    CalibrateOptions, CompactOptions, Compacted, CreateOptions, Error, OpenOptions, Plane, PredicateOptions,
-    RawNode, Result, SearchOptions, VerifyReport,
+    CalibrateOptions, CompactOptions, Compacted, Error, Plane, PredicateOptions, RawNode, Result,
+    SearchOptions, VerifyReport,
 };
 
 use crate::calibration::calibration_to_js;
@@ -18,22 +17,9 @@ use crate::control::{NativeControl, Staged};
 use crate::convert::*;
 use crate::error::{self, Failure, Outcome, guarded};
 use crate::mirror::invalidation;
+use crate::options::{METRICS, PRECISIONS, RERANKS, create_options, name, open_options};
 use crate::predicate::NativePredicateSearch;
 use crate::task::{Shared, on_pool, on_thread};
-
-const METRICS: [(&str, core::Metric); 3] = [
-    ("cosine", core::Metric::Cosine),
-    ("l2", core::Metric::L2),
-    ("inner-product", core::Metric::InnerProduct),
-];
-const PRECISIONS: [(&str, core::Precision); 4] = [
-    ("int8", core::Precision::Int8),
-    ("int16", core::Precision::Int16),
-    ("f16", core::Precision::F16),
-    ("f32", core::Precision::F32),
-];
-const RERANKS: [(&str, core::Rerank); 3] =
-    [("none", core::Rerank::None), ("f16", core::Rerank::F16), ("f32", core::Rerank::F32)];
 
 /// How long a synchronous write waits for another process.
 const SYNC_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -563,40 +549,6 @@ impl NativePlane {
 fn opened(env: Env, open: impl FnOnce() -> Outcome<Plane>) -> napi::Result<NativePlane> {
     let plane = guarded(open).map_err(|failure| failure.raise(env.raw()))?;
     Ok(NativePlane(RefCell::new(Some(Shared::new(plane)))))
-}
-
-fn create_options(options: Arg) -> Outcome<CreateOptions> {
-    let given = |name| options.option(name).given();
-    let whole = |name| given(name).map(|arg| arg.whole(name)).transpose();
-    let flag = |name| given(name).map(|arg| arg.flag(name)).transpose();
-    let mut core = CreateOptions::new(options.option("dims").whole("dims")?);
-    core.metric = given("metric").map_or(Ok(core.metric), |arg| arg.choice("metric", &METRICS))?;
-    core.precision =
-        given("precision").map_or(Ok(core.precision), |arg| arg.choice("precision", &PRECISIONS))?;
-    core.rerank = given("rerank").map_or(Ok(core.rerank), |arg| arg.choice("rerank", &RERANKS))?;
-    core.m = whole("M")?.unwrap_or(core.m);
-    core.layer0_cap = whole("layer0Cap")?.unwrap_or(core.m.saturating_mul(2));
-    core.ef_construction = whole("efConstruction")?.unwrap_or(core.ef_construction);
-    core.key_cap = whole("keyCap")?.unwrap_or(core.key_cap);
-    core.unique_keys = flag("uniqueKeys")?.unwrap_or(core.key_cap > 0);
-    core.max_nodes = whole("maxNodes")?;
-    core.key_arena_bytes_per_node = whole("keyArenaBytesPerNode")?;
-    core.overwrite = flag("overwrite")?.unwrap_or(core.overwrite);
-    core.lock_timeout = whole("lockTimeout")?.map_or(core.lock_timeout, milliseconds);
-    core.check()?;
-    Ok(core)
-}
-
-fn open_options(options: Arg) -> Outcome<OpenOptions> {
-    let mut core = OpenOptions::default();
-    let timeout = options.option("lockTimeout").given().map(|arg| arg.whole("lockTimeout")).transpose()?;
-    core.lock_timeout = timeout.map_or(core.lock_timeout, milliseconds);
-    core.read_only = options.option("readOnly").given().map_or(Ok(false), |arg| arg.flag("readOnly"))?;
-    Ok(core)
-}
-
-fn name<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
-    names.iter().find(|(_, named)| *named == value).map_or("unknown", |(name, _)| name)
 }
 
 fn compacted_to_js(env: sys::napi_env, compacted: (Compacted, bool)) -> napi::Result<sys::napi_value> {

@@ -22,10 +22,11 @@ pub const POINTS_MAX: usize = 28;
 const EF_CALIBRATED_MIN: usize = 4;
 /// Standard errors by which a measurement may be too high before a recall falls below what is allowed: one time in ten.
 const ERRORS: f64 = 1.28;
-/// Share of the allowance that the choice of a beam width counts on.
-const ALLOWANCE_USED: f64 = 0.3;
-/// Recall of a search that asks for nothing else.
-pub const RECALL_DEFAULT: f64 = 0.98;
+/// Share of the misses of queries from outside that a curve shows. Ways to a record that is held out are a little better than
+/// if it had never been there: on glove50 the curve shows three quarters to four fifths of the misses.
+const MISSES_SEEN: f64 = 0.74;
+/// What a search that asks for nothing takes the beam for. Where the curve is the most hopeful, that finds 0.98.
+const RECALL_DEFAULT: f64 = 0.986;
 
 /// Mean recall at one beam width.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,12 +104,11 @@ impl Calibration {
         0.5 / (self.k * self.samples) as f64
     }
 
-    /// What the curve must show for this recall to be delivered. Queries from elsewhere are a little harder than the plane's
-    /// own vectors, so not much of the allowance is used; with few samples, at least their standard error is kept off its end.
+    /// What the curve must show for this recall to be delivered: fewer misses than are allowed, by those that it does not
+    /// show; with few samples, by their standard error at least.
     fn goal(&self, recall: f64) -> f64 {
-        let allowance = allowance(recall);
-        let least = recall - allowance + ERRORS * self.error_at(recall);
-        least.max(recall - ALLOWANCE_USED * allowance)
+        let least = recall - allowance(recall);
+        (1.0 - MISSES_SEEN * (1.0 - least)).max(least + ERRORS * self.error_at(recall))
     }
 
     /// The narrowest beam that delivers this recall; `None` when no measured one does.
@@ -168,12 +168,12 @@ pub fn ef_for(curves: &[Calibration], k: usize, recall: f64) -> Result<usize> {
     Ok(ef.clamp(k.max(1), EF_MAX))
 }
 
-/// Beam width for `RECALL_DEFAULT` by the plane's curves; `None` when they do not tell, or not any more.
+/// Beam width that finds 0.98 by the plane's curves; `None` when they do not tell, or not any more.
 pub fn ef_default(curves: &[Calibration], k: usize, stale: impl Fn(&Calibration) -> bool) -> Option<usize> {
     if curves.is_empty() || curves.iter().any(stale) { None } else { ef_for(curves, k, RECALL_DEFAULT).ok() }
 }
 
-/// The rule where no curve tells, which gives `RECALL_DEFAULT` on the vectors it was measured with.
+/// The rule where no curve tells, which finds 0.98 on the vectors it was measured with.
 pub fn ef_uncalibrated(k: usize) -> usize {
     (4 * k).clamp(160, EF_MAX)
 }
@@ -217,7 +217,7 @@ mod tests {
         let curve = curve(10, 1.0);
         for recall in [0.9, 0.95, 0.99, 0.995] {
             let ef = curve.ef_for(recall).unwrap();
-            let needed = 2.0 / (1.0 - recall + ALLOWANCE_USED * allowance(recall));
+            let needed = 2.0 / (MISSES_SEEN * (1.0 - recall + allowance(recall)));
             assert!((ef as f64 / needed - 1.0).abs() < 0.05, "{recall}: {ef} for {needed}");
         }
         assert_eq!(curve.ef_for(0.9999), None);
@@ -229,7 +229,7 @@ mod tests {
     fn few_samples_make_the_beam_wider() {
         let many = curve(10, 1.0);
         let few = Calibration { samples: 100, ..many.clone() };
-        assert!(few.ef_for(0.99).unwrap() > many.ef_for(0.99).unwrap());
+        assert!(few.ef_for(0.995).unwrap() > many.ef_for(0.995).unwrap());
     }
 
     #[test]

@@ -38,16 +38,8 @@ impl Effort {
         }
         let k = if options.within.is_some() { K_WITHIN } else { options.k };
         let Some(recall) = options.recall else {
-            let curves = engine.curves.get(&engine.store);
-            let rule = calibration::ef_uncalibrated(k);
-            let ef =
-                calibration::ef_default(&curves.curves, k, |curve| engine.is_stale(curve)).unwrap_or(rule);
-            // Curves are those of unfiltered walks: with a filter they are no reason to do less.
-            return Ok(Effort::Beam(if options.filter.is_some() || options.keys.is_some() {
-                ef.max(rule)
-            } else {
-                ef
-            }));
+            let filtered = options.filter.is_some() || options.keys.is_some() || options.tags.is_some();
+            return Ok(Effort::Beam(ef_default(engine, k, filtered)));
         };
         if !(recall > 0.0 && recall < 1.0) {
             let range = "above 0 and below 1 (searchExact finds all)";
@@ -60,6 +52,15 @@ impl Effort {
         let curves = engine.curves.get(&engine.store);
         Ok(Effort::Beam(calibration::ef_for(&curves.curves, k, recall)?))
     }
+}
+
+/// Beam width of a search that asks for none.
+pub fn ef_default(engine: &Engine, k: usize, filtered: bool) -> usize {
+    let curves = engine.curves.get(&engine.store);
+    let rule = calibration::ef_uncalibrated(k);
+    let ef = calibration::ef_default(&curves.curves, k, |curve| engine.is_stale(curve)).unwrap_or(rule);
+    // Curves are those of unfiltered walks: with a filter they are no reason to do less.
+    if filtered { ef.max(rule) } else { ef }
 }
 
 /// Refuses distances that no two vectors have.

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 
 use crate::distance::prefetch;
+use crate::effort::ef_default;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::graph::beam::{Walk, descent_beam};
@@ -46,7 +47,7 @@ const SCAN_BATCH: usize = 64;
 pub struct PredicateOptions {
     /// Hits wanted, 0 to 2^20.
     pub k: usize,
-    /// Beam width, raised to `k` when lower; `None` takes `max(128, 4 * k)`.
+    /// Beam width, raised to `k` when lower; `None` takes that of a search with a filter.
     pub ef: Option<usize>,
     /// Times `ef`: the widest beam that is walked with before a scan takes over.
     pub filter_expansion: usize,
@@ -133,11 +134,13 @@ impl Plane {
         options: &PredicateOptions,
     ) -> Result<PredicateSearch> {
         check_range("k", options.k, 0, K_MAX)?;
-        let ef = options.ef.unwrap_or_else(|| (4 * options.k).clamp(128, EF_MAX)).max(options.k);
-        check_range("ef", ef, 1, EF_MAX)?;
+        if let Some(ef) = options.ef {
+            check_range("ef", ef.max(options.k), 1, EF_MAX)?;
+        }
         let query = self.checked_query(vector)?;
         let engine = Guard::into_inner(self.engine()?);
         engine.check_current()?;
+        let ef = options.ef.unwrap_or_else(|| ef_default(&engine, options.k, true)).max(options.k);
         let config = &engine.store.config;
         let mut scratch = Box::<Scratch>::default();
         scratch.exact.set(config.metric, query.vector, query.norm);
@@ -453,5 +456,41 @@ impl PredicateSearch {
             self.outstanding.push_back(met);
         }
         batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibrate::CalibrateOptions;
+    use crate::options::{CreateOptions, SearchOptions};
+
+    #[test]
+    fn the_default_beam_is_that_of_a_search_with_a_filter() {
+        let dir = tempfile::tempdir().unwrap();
+        let plane = Plane::create(&dir.path().join("plane"), &CreateOptions::new(16)).unwrap();
+        let mut state = 1u64;
+        let mut random = || {
+            // Knuth's MMIX generator.
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let mut vector = || (0..16).map(|_| random()).collect::<Vec<f32>>();
+        for _ in 0..1200 {
+            plane.insert(&vector(), &[]).unwrap();
+        }
+        let query = vector();
+        let beam = |k| plane.search_with_predicate(&query, &PredicateOptions::new(k)).unwrap().ef;
+        let filtered = |k| {
+            let all = [0xFF; 150];
+            let options = SearchOptions { filter: Some(&all), ..SearchOptions::new(k) };
+            plane.beam_width(&options).unwrap().unwrap()
+        };
+        assert_eq!((beam(10), beam(100)), (160, 400));
+        // With 100 samples, neighbours far down the ranking ask for a wide beam.
+        plane.calibrate(&CalibrateOptions { k: 500, samples: 100, threads: 1 }, &|_, _| true).unwrap();
+        for k in [1, 10, 500] {
+            assert_eq!(beam(k), filtered(k), "k {k}");
+        }
     }
 }

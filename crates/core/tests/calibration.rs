@@ -388,10 +388,10 @@ fn long_asked_for_recall_on_real_sets() {
         println!("{}: calibrated in {:.1?}", set.name, started.elapsed());
         let found =
             |ef| recall(&plane, &set, &truth, &SearchOptions { ef: Some(ef), ..SearchOptions::new(K) });
-        for wanted in [0.9, 0.95, 0.98, 0.99, 0.999] {
-            let least = wanted - f64::min(0.005, (1.0 - wanted) / 2.0);
+        for wanted in RECALLS.map(Some).into_iter().chain([None]) {
+            let least = wanted.map_or(0.98, |wanted| wanted - f64::min(0.005, (1.0 - wanted) / 2.0));
             let Some(ef) =
-                plane.beam_width(&SearchOptions { recall: Some(wanted), ..SearchOptions::new(K) }).unwrap()
+                plane.beam_width(&SearchOptions { recall: wanted, ..SearchOptions::new(K) }).unwrap()
             else {
                 panic!("large planes are not scanned")
             };
@@ -402,9 +402,12 @@ fn long_asked_for_recall_on_real_sets() {
                 if found(middle) >= least { high = middle } else { low = middle + 1 }
             }
             let ratio = ef as f64 / high as f64;
-            println!("| {} | {wanted} | {ef} | {delivered:.4} | {high} | {ratio:.2} |", set.name);
-            if delivered < least || ratio > 1.3 {
-                missed.push((set.name, wanted));
+            let asked = wanted.map_or("nothing".into(), |wanted| wanted.to_string());
+            println!("| {} | {asked} | {ef} | {delivered:.4} | {high} | {ratio:.2} |", set.name);
+            // At 0.999 a handful of neighbours decides which width is the smallest.
+            let wide = ratio > 1.3 && wanted.is_some_and(|wanted| wanted < 0.999);
+            if delivered < least || wide {
+                missed.push((set.name, asked));
             }
         }
     }
