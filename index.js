@@ -139,7 +139,8 @@ class Plane {
     const given = positional ? { keys, keyEnds, threads } : known(BATCH_OPTIONS, keys)
     const start = (control) => this.#inTurn(() => {
       if (isLarge(vectors) || isLarge(given.keys) || isLong(given.tags)) return this.#writeLarge(upsert, vectors, given, control)
-      const tags = columnOf(given.tags, vectors?.length / this.dims)
+      // What is no typed array is for native code to refuse.
+      const tags = columnOf(given.tags, ArrayBuffer.isView(vectors) ? vectors.length / this.dims : NaN)
       return this.#native.writeBatch(upsert, vectors, given.keys, given.keyEnds, given.threads, tags, control)
     })
     return followed(start, given.signal, given.onProgress, () => vectors.length / this.dims)
