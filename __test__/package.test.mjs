@@ -18,7 +18,7 @@ const ROOT = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')
 const TYPE_TESTS = path.join(ROOT, '__test__', 'types')
 const MAIN = [
   'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'copies.d.ts', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js',
-  'load.js', 'mirror.d.ts', 'mirror.js', 'options.js', 'package.json', 'predicate.d.ts', 'predicate.js', 'records.js',
+  'load.js', 'mirror.d.ts', 'mirror.js', 'options.js', 'package.json', 'predicate.d.ts', 'predicate.js', 'records.d.ts', 'records.js', 'reports.d.ts',
   'tags.js',
 ]
 const PLATFORM_BYTES_MAX = 5_000_000
