@@ -36,12 +36,12 @@ pub const HEADER_BYTES: usize = 131_072;
 
 /// Extents start and end on multiples of this, which every mapping granularity divides.
 pub const EXTENT_ALIGN: u64 = 65_536;
-/// Once the slots take `LARGE_REGION`, extents start and end on multiples of this, in the file as in memory, so that the
-/// kernel can map huge pages.
+/// Once the file takes `LARGE_FILE`, extents end on multiples of this, and slots lie in the file as in memory modulo this,
+/// so that the kernel can map huge pages.
 pub const LARGE_ALIGN: u64 = 2 << 20;
-/// See `LARGE_ALIGN`. Smaller planes would pay for it with space that F1 does not grant, and the processor's TLB reaches
-/// far enough for them.
-pub const LARGE_REGION: u64 = 32 << 20;
+/// See `LARGE_ALIGN`. Smaller files would pay for it with space that F1 does not grant: at worst 2 MiB in each of four
+/// regions and 2 MiB before them, beside a sixteenth of each, against a quarter and 4 MiB.
+pub const LARGE_FILE: u64 = 32 << 20;
 /// What slots may not straddle when that wastes little.
 pub const PAGE_BYTES: u32 = 4096;
 /// Cache line: slots are aligned to it.

@@ -8,7 +8,7 @@ use super::curves::CurveTable;
 use super::extents::Extent;
 use super::layout::{
     CURVES_OFFSET, EXTENT_ALIGN, EXTENT_COUNT_MAX, EXTENT_TABLE_OFFSET, HEADER_BYTES, HEAP_UNIT,
-    INTENT_COUNT, INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_REGION, Layout,
+    INTENT_COUNT, INTENT_TABLE_OFFSET, KEY_SHARD_COUNT, KEY_SHARDS_OFFSET, LARGE_ALIGN, LARGE_FILE, Layout,
     PROCESS_COUNT, PROCESS_TABLE_OFFSET, READER_COUNT, READER_TABLE_OFFSET, REGIONS, RegionKind,
     SHARED_OFFSET, TAG_LOG_OFFSET,
 };
@@ -347,17 +347,16 @@ impl Store {
             return Err(Error::Truncated { bytes: file_bytes, expected: growth.file_end });
         }
         let mapped = self.map.mapped(region) as u64;
-        // An eighth at a time keeps the slack of all regions together under F1's bound, and the table short.
-        let wanted = bytes.max(mapped / 8).max(1);
-        let large = self.map.mapped(RegionKind::Slots) as u64 >= LARGE_REGION;
+        // So much at a time keeps the slack of all regions together under F1's bound, and the table short.
+        let large = growth.file_end >= LARGE_FILE;
+        let wanted = bytes.max(mapped / if large { 16 } else { 8 }).max(1);
         let (bytes, offset) = if large {
-            (wanted.next_multiple_of(LARGE_ALIGN), growth.file_end.next_multiple_of(LARGE_ALIGN))
+            // The first large step of the slots begins in the middle of a large piece, where the small ones ended.
+            let into = if region == RegionKind::Slots { mapped % LARGE_ALIGN } else { 0 };
+            let offset = growth.file_end.saturating_sub(into).next_multiple_of(LARGE_ALIGN) + into;
+            ((into + wanted).next_multiple_of(LARGE_ALIGN) - into, offset)
         } else {
-            // Small steps end exactly where the large ones begin.
-            let bytes = wanted.next_multiple_of(EXTENT_ALIGN);
-            let past = region == RegionKind::Slots && mapped + bytes > LARGE_REGION;
-            let bytes = if past { (mapped + bytes).next_multiple_of(LARGE_ALIGN) - mapped } else { bytes };
-            (bytes, growth.file_end)
+            (wanted.next_multiple_of(EXTENT_ALIGN), growth.file_end)
         };
         if growth.extents as usize >= EXTENT_COUNT_MAX || !self.map.has_room(region, bytes as usize) {
             return Err(Error::Full { max_nodes: u64::from(self.capacity()) });
