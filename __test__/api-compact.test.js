@@ -132,6 +132,25 @@ test('batches and searches under way go through a compaction', async (t) => {
   assert.equal((await plane.verify()).ok, true)
 })
 
+test('searches do not wait for writes that wait for a compaction', async (t) => {
+  const { plane } = await filled(t)
+  // So that the compaction takes a while.
+  await plane.insertBatch(pack(vectors), packKeys(vectors.map((_, i) => `more ${i}`)))
+  const order = []
+  const before = vectors.slice(0, 400).map((vector, i) => plane.insertAsync(vector, `before ${i}`))
+  const compaction = plane.compact({ renumber: true }).then(({ newIds }) => order.push('compaction') && newIds)
+  const after = vectors.slice(0, 8).map((vector, i) => plane.insertAsync(vector, `after ${i}`))
+  const searches = vectors.slice(0, 8).map((vector) => plane.search(vector, { k: 1 }).then(() => order.push('search')))
+  await Promise.all(searches)
+  const newIds = await compaction
+  assert.deepEqual(order, [...Array(8).fill('search'), 'compaction'])
+  const given = await Promise.all(before)
+  given.forEach((id, i) => assert.equal(plane.idOf(`before ${i}`), newIds[id]))
+  const ids = await Promise.all(after)
+  ids.forEach((id, i) => assert.equal(plane.idOf(`after ${i}`), id))
+  assert.equal((await plane.verify()).ok, true)
+})
+
 test('other processes and worker threads follow', async (t) => {
   const gone = (i) => i >= 300
   const { file, plane } = await filled(t, gone)

@@ -17,6 +17,8 @@ const ADDONS = path.join(ROOT, 'target', 'addons')
 /** Binaries run with this glibc and later ones; zig links against any version that the target names. */
 const GLIBC = '2.17'
 const BUILD_TOOLS = ['ziglang==0.17.0', 'cargo-zigbuild==0.24.0']
+/** Whether it can be built and used does not hang on the optimisation across crates, which takes most of a release's build. */
+const QUICK = { CARGO_PROFILE_RELEASE_LTO: 'off', CARGO_PROFILE_RELEASE_CODEGEN_UNITS: '16' }
 
 const wanted = process.argv.slice(2)
 let skipped = 0
@@ -49,6 +51,7 @@ function build({ target, addon, libc }, tools) {
   const versioned = libc === 'glibc' ? `${target}.${GLIBC}` : target
   // --js and --dts keep the generated files out of the tree: they are the same for every target.
   run('npx', ['napi', 'build', '--platform', '--release', '--cross-compile', '--target', versioned, '--js', 'binding.js', '--dts', 'binding.d.ts', '--output-dir', ADDONS], {
+    ...QUICK,
     PATH: `${tools}${path.delimiter}${process.env.PATH}`,
   })
   const file = path.join(ADDONS, addon)

@@ -465,16 +465,16 @@ impl NativePlane {
         control: &NativeControl,
     ) -> napi::Result<Returned> {
         let (shared, control) = (self.shared(env)?, control.shared());
-        let lane = Some(Arc::clone(&shared));
         let options = CompactOptions { path: path.0, overwrite: overwrite.0, renumber: renumber.0 };
+        let compaction = shared.compaction();
         let compact = move || {
             control.check()?;
             let progress = |done, total| control.advance_of(done, total);
-            let plane = shared.plane();
+            let plane = compaction.shared(&control)?.plane();
             let ids = options.renumber;
             Ok((plane.compact(&options, &progress)?, ids))
         };
-        on_thread(&env, lane, compact, compacted_to_js)
+        on_thread(&env, Some(shared), compact, compacted_to_js)
     }
 
     #[napi]
@@ -529,12 +529,12 @@ impl NativePlane {
         call: impl FnOnce(&Plane) -> Result<u32> + Send + 'static,
     ) -> napi::Result<Returned> {
         let shared = self.shared(*env)?;
-        let lane = Arc::clone(&shared);
-        let write = move || Ok(call(shared.writing())?);
-        // While a compaction keeps writers waiting, the pool's few threads are for searches.
-        match lane.plane().stands_still() {
-            true => on_thread(env, Some(lane), write, to_js),
-            false => on_pool(env, write, to_js),
+        match shared.pool_write() {
+            Some(write) => on_pool(env, move || Ok(call(write.shared().writing())?), to_js),
+            None => {
+                let lane = Arc::clone(&shared);
+                on_thread(env, Some(lane), move || Ok(call(shared.writing())?), to_js)
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::child::{self, argument, expect_done, spawn_with_own_mounts};
-use common::{Rng, check_verified, open};
+use common::{Rng, check_verified, key_ends, open};
 use vecplane_core::{Batch, CreateOptions, Plane, SearchOptions};
 
 const DIMS: usize = 768;
@@ -118,13 +118,7 @@ impl Filled {
         self.next += count;
         let vectors: Vec<f32> = (first..self.next).flat_map(vector).collect();
         let keys: Vec<String> = (first..self.next).map(key).collect();
-        let ends: Vec<u32> = keys
-            .iter()
-            .scan(0, |end, key| {
-                *end += key.len() as u32;
-                Some(*end)
-            })
-            .collect();
+        let ends = key_ends(&keys);
         let joined = keys.concat();
         let batch = Batch { vectors: &vectors, keys: joined.as_bytes(), key_ends: &ends };
         let outcome = self.plane.insert_batch(batch, 0, &|_| true).unwrap();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Model, Rng, bits, check_verified, image, open};
+use common::{Model, Rng, bits, check_verified, image, key_ends, open};
 use vecplane_core::{
     Batch, CreateOptions, Error, Faults, OpenOptions, Plane, Rerank, Result, SearchOptions, Step, testing,
 };
@@ -289,13 +289,7 @@ impl Life {
     fn batch(&mut self, plane: &Plane) -> bool {
         let keys: Vec<String> = (0..3).map(|_| self.key()).collect();
         let vectors: Vec<Vec<f32>> = (0..3).map(|_| self.rng.gaussian(DIMS)).collect();
-        let ends: Vec<u32> = keys
-            .iter()
-            .scan(0, |end, key| {
-                *end += key.len() as u32;
-                Some(*end)
-            })
-            .collect();
+        let ends = key_ends(&keys);
         let joined = keys.concat();
         let batch = Batch { vectors: &vectors.concat(), keys: joined.as_bytes(), key_ends: &ends };
         let outcome = match plane.insert_batch(batch, 1, &|_| true) {

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::disk::{Crash, Disk};
-use common::expected::Expected;
-use common::{Rng, TagColumn, by_form, check_verified, image, open, tags_of};
+use common::expected::{Expected, Vectors};
+use common::{Rng, TagColumn, by_form, check_verified, image, key_ends, open, tags_of};
 use vecplane_core::testing::{self, Planted};
 use vecplane_core::{Batch, CompactOptions, CreateOptions, OpenOptions, Plane, Precision, Rerank, TagSet};
 
@@ -24,9 +24,10 @@ struct Work {
     path: PathBuf,
     disk: Disk,
     rng: Rng,
-    live: BTreeMap<Vec<u8>, Vec<f32>>,
+    live: Vectors,
     removed: Vec<Vec<u8>>,
     made: usize,
+    flushes: u64,
     images: usize,
     _dir: image::Evidence,
 }
@@ -63,9 +64,10 @@ impl Work {
             path,
             disk,
             rng,
-            live: BTreeMap::new(),
+            live: Vectors::new(),
             removed: Vec::new(),
             made: 0,
+            flushes: 0,
             images: 0,
             _dir: dir,
         }
@@ -106,7 +108,7 @@ impl Work {
 
     fn insert_batch(&mut self) {
         let count = self.rng.range(2..=8);
-        let mut records: BTreeMap<Vec<u8>, Vec<f32>> = BTreeMap::new();
+        let mut records = Vectors::new();
         for _ in 0..count {
             let (key, vector) = (self.key(), self.rng.gaussian(self.dims()));
             self.may_have(&key, &vector);
@@ -114,13 +116,7 @@ impl Work {
         }
         let keys: Vec<u8> = records.keys().flatten().copied().collect();
         let vectors: Vec<f32> = records.values().flatten().copied().collect();
-        let mut end = 0;
-        let mut next_end = |key: &Vec<u8>| {
-            end += key.len() as u32;
-            end
-        };
-        let key_ends: Vec<u32> = records.keys().map(&mut next_end).collect();
-        let batch = Batch { vectors: &vectors, keys: &keys, key_ends: &key_ends };
+        let batch = Batch { vectors: &vectors, keys: &keys, key_ends: &key_ends(records.keys()) };
         // On this thread, which is the one that is watched.
         let tags: Vec<TagSet> = records.values().map(|vector| tags_of(vector)).collect();
         let tags = TagColumn::new(&tags);
@@ -181,8 +177,12 @@ impl Work {
             x if x > 0.9 => self.snapshot(),
             _ => {}
         }
-        // The power goes in the middle of a flush as well, and until that has returned it has promised nothing new.
-        self.plane.flush(None).unwrap();
+        // The power goes in the middle of a flush as well. Until that has returned it has promised nothing new, but who finds
+        // its watermark finds all that it speaks of.
+        self.flushes += 1;
+        let flushing = Some((self.flushes, self.live.clone()));
+        self.disk.expect(|it| it.flushing = flushing);
+        self.plane.flush(Some(self.flushes)).unwrap();
         for crash in self.disk.take_crashes() {
             self.check(crash);
         }
@@ -375,7 +375,7 @@ fn kill_at_moments(rng: &mut Rng, wanted: usize) -> usize {
     let (path, image_path) = (dir.path().join("plane"), dir.path().join("image"));
     let options = CreateOptions { key_cap: 16, unique_keys: true, m: 4, ..CreateOptions::new(16) };
     let plane = Plane::create(&path, &options).unwrap();
-    let mut live = BTreeMap::<Vec<u8>, Vec<f32>>::new();
+    let mut live = Vectors::new();
     let mut images = 0;
     for i in 0.. {
         if images >= wanted {
@@ -410,7 +410,7 @@ fn kill_at_moments(rng: &mut Rng, wanted: usize) -> usize {
             let killed = open(&image_path);
             check_verified(&killed);
             let ids = 0..killed.id_high_water().unwrap();
-            let found: BTreeMap<Vec<u8>, Vec<f32>> =
+            let found: Vectors =
                 ids.filter_map(|id| Some((killed.key(id).unwrap()?, killed.vector(id).unwrap()?))).collect();
             assert!(found == before || found == after, "neither before nor after");
         }

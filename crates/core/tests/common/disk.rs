@@ -177,7 +177,10 @@ impl State {
             return Crash { bytes, expected: self.expected.clone() };
         }
         let mut later: Vec<&[u8]> = self.later.iter().map(Vec::as_slice).collect();
-        later.truncate(self.rng.range(1..=later.len()));
+        if self.rng.chance(0.5) {
+            // The latest look is the only one that has what was written just before a sync.
+            later.truncate(self.rng.range(1..=later.len()));
+        }
         let mut bytes = image::power_cut(&mut self.rng, &self.synced, &later);
         if self.rng.chance(0.2) {
             // Superblocks are what the system writes first, for once.

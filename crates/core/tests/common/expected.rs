@@ -5,14 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{bits, check_verified, tags_of};
 use vecplane_core::{Plane, SearchOptions};
 
+/// Vectors by key.
+pub type Vectors = BTreeMap<Vec<u8>, Vec<f32>>;
+
 /// What a power cut may leave, and what must be found in it.
 #[derive(Clone, Default)]
 pub struct Expected {
     /// By key: at the last completed flush.
-    pub flushed: BTreeMap<Vec<u8>, Vec<f32>>,
+    pub flushed: Vectors,
     /// By key: inserted since, perhaps under a key that was in use before.
     pub since: BTreeMap<Vec<u8>, Vec<Vec<f32>>>,
     pub removed_since: BTreeSet<Vec<u8>>,
+    /// The watermark of the flush that is under way, and what is live at it: a plane with that watermark holds all of it.
+    pub flushing: Option<(u64, Vectors)>,
 }
 
 impl Expected {
@@ -34,6 +39,16 @@ impl Expected {
                 known.any(|one| bits(one) == bits(&vector)),
                 "ghost: {name:?} with a vector that it never had"
             );
+        }
+        if let Some((watermark, live)) = &self.flushing
+            && plane.watermark().unwrap() == *watermark
+        {
+            for (key, vector) in live {
+                let id = plane.id_of(key).unwrap();
+                let found = id.and_then(|id| plane.vector(id).unwrap());
+                let same = found.is_some_and(|found| bits(&found) == bits(vector));
+                assert!(same, "behind its watermark: {:?}", String::from_utf8_lossy(key));
+            }
         }
         let k = 20.min(plane.count().unwrap() as usize);
         let query =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::child::{Running, argument, spawn};
-use super::{Rng, TagColumn, check_verified, tags_of};
+use super::{Rng, TagColumn, check_verified, key_ends, tags_of};
 use vecplane_core::{Batch, CreateOptions, Hits, Metric, OpenOptions, Plane, SearchOptions, TagSet};
 
 pub const DIMS: usize = 16;
@@ -126,9 +126,7 @@ pub fn write(plane: &Plane, name: &str, file: &File, count: usize, habits: Habit
 pub fn insert_batch(plane: &Plane, keys: &[String]) -> Vec<u32> {
     let key_bytes = keys.concat();
     let vectors: Vec<f32> = keys.iter().flat_map(|key| vector_of(key)).collect();
-    let mut key_ends = Vec::new();
-    keys.iter().for_each(|key| key_ends.push(key_ends.last().unwrap_or(&0) + key.len() as u32));
-    let batch = Batch { vectors: &vectors, keys: key_bytes.as_bytes(), key_ends: &key_ends };
+    let batch = Batch { vectors: &vectors, keys: key_bytes.as_bytes(), key_ends: &key_ends(keys) };
     let tags: Vec<TagSet> = keys.iter().map(|key| tags_of(&vector_of(key))).collect();
     let tags = TagColumn::new(&tags);
     let outcome = plane.insert_batch_tagged(batch, tags.as_tags(), 2, &|_| true).unwrap();

@@ -31,6 +31,16 @@ pub fn by_form<T>(short: T, long_form: T) -> T {
     if long() { long_form } else { short }
 }
 
+/// Where each key ends when they stand one after another, as batches take them.
+pub fn key_ends<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Vec<u32> {
+    let mut end = 0;
+    let ends = keys.into_iter().map(|key| {
+        end += key.as_ref().len() as u32;
+        end
+    });
+    ends.collect()
+}
+
 /// SplitMix64 (Steele, Lea and Flood, 2014): small, and the same everywhere.
 #[derive(Clone)]
 pub struct Rng(u64);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::filtered::check_filtered;
-use super::{Model, Rng, TagColumn, open, tags_of};
+use super::{Model, Rng, TagColumn, key_ends, open, tags_of};
 use vecplane_core::{Batch, CompactOptions, CreateOptions, Error, Metric, Plane, SearchOptions, TagSet};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,14 +118,7 @@ impl Run {
         let records: Vec<_> = (0..count).map(|_| (self.vector(), self.key())).collect();
         let vectors: Vec<f32> = records.iter().flat_map(|(vector, _)| vector.iter().copied()).collect();
         let keys: Vec<u8> = records.iter().flat_map(|(_, key)| key.iter().copied()).collect();
-        let mut end = 0;
-        let key_ends: Vec<u32> = records
-            .iter()
-            .map(|(_, key)| {
-                end += key.len() as u32;
-                end
-            })
-            .collect();
+        let key_ends = key_ends(records.iter().map(|(_, key)| key));
         let key_ends = if self.keys == Keys::None { &[][..] } else { &key_ends };
         let batch = Batch { vectors: &vectors, keys: &keys, key_ends };
         let tags: Vec<TagSet> = records.iter().map(|(vector, _)| self.tags(vector)).collect();
