@@ -82,12 +82,14 @@ impl<'a> Graph<'a> {
         words.map_or(&[], |words| &words[usize::from(layer - 1) * m..usize::from(layer) * m])
     }
 
-    /// Asks for the lines of a record that scoring reads.
+    /// Asks for the lines of a record that scoring reads, in the order in which it does: the state word is in the last one.
     #[inline(always)]
     pub fn prefetch_record(&self, id: u32) {
         let slot = self.slots.address(id);
+        let last = (self.score_bytes - 1) / LINE_BYTES * LINE_BYTES;
+        prefetch(slot.wrapping_add(last as usize));
         let mut at = 0;
-        while at < self.score_bytes {
+        while at < last {
             prefetch(slot.wrapping_add(at as usize));
             at += LINE_BYTES;
         }
