@@ -607,8 +607,8 @@ export class Plane {
    *
    * All handles on the plane, in all processes, go on with the new file from their next operation; searches under way end on
    * the old one, whose room the system gets back when nobody uses it any more. Searches do not wait. Writes do: the promise
-   * forms called on this handle before it end first, later ones in this process wait until it is done, synchronous ones up to
-   * 50 ms, and those of other processes up to their `lockTimeout`, before they fail with `PLANE_LOCKED`; batches of the same
+   * forms called in this process before it end first, later ones wait while it runs, synchronous ones up to 50 ms, and those of
+   * other processes up to their `lockTimeout`, before they fail with `PLANE_LOCKED`; later calls and batches of the same
    * handle come in turn. The new file is written beside the old one, so there must be room for both.
    *
    * With `path`, or a path as the only argument, the new file goes there and the plane stays as it is.

@@ -10,6 +10,7 @@
 //! | `control.rs` | a batch on its way in, and whether a call is to stop |
 //! | `calibration.rs` | what `calibrate` found, as a JS object |
 //! | `task.rs` | work that leaves the event loop |
+//! | `gate.rs` | compactions, and writes that would wait for them on the libuv pool |
 //! | `convert.rs` | JS values <-> core types |
 //! | `options.rs` | what planes are created and opened with |
 //! | `error.rs` | core errors -> JS errors with `code` |
@@ -23,6 +24,7 @@ mod calibration;
 mod control;
 mod convert;
 mod error;
+mod gate;
 mod mirror;
 mod options;
 mod plane;

@@ -19,7 +19,7 @@ use crate::error::{self, Failure, Outcome, guarded};
 use crate::mirror::invalidation;
 use crate::options::{METRICS, PRECISIONS, RERANKS, create_options, name, open_options};
 use crate::predicate::NativePredicateSearch;
-use crate::task::{Shared, on_pool, on_thread};
+use crate::task::{Shared, on_pool, on_pool_in_turn, on_thread};
 
 /// How long a synchronous write waits for another process.
 const SYNC_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -367,8 +367,7 @@ impl NativePlane {
 
     #[napi]
     pub fn flush_async(&self, env: Env, watermark: OptionalWatermark) -> napi::Result<Returned> {
-        let shared = self.shared(env)?;
-        on_pool(&env, move || Ok(shared.plane().flush(watermark.0)?), to_js)
+        on_pool_in_turn(&env, self.shared(env)?, move |shared| Ok(shared.plane().flush(watermark.0)?), to_js)
     }
 
     #[napi]
@@ -466,15 +465,16 @@ impl NativePlane {
     ) -> napi::Result<Returned> {
         let (shared, control) = (self.shared(env)?, control.shared());
         let options = CompactOptions { path: path.0, overwrite: overwrite.0, renumber: renumber.0 };
-        let compaction = shared.compaction();
+        let (lane, compaction) = (Arc::clone(&shared), shared.gate.compaction());
         let compact = move || {
             control.check()?;
+            compaction.wait_for_writes(&control)?;
             let progress = |done, total| control.advance_of(done, total);
-            let plane = compaction.shared(&control)?.plane();
+            let plane = shared.plane();
             let ids = options.renumber;
             Ok((plane.compact(&options, &progress)?, ids))
         };
-        on_thread(&env, Some(shared), compact, compacted_to_js)
+        on_thread(&env, Some(lane), compact, compacted_to_js)
     }
 
     #[napi]
@@ -528,14 +528,7 @@ impl NativePlane {
         env: &Env,
         call: impl FnOnce(&Plane) -> Result<u32> + Send + 'static,
     ) -> napi::Result<Returned> {
-        let shared = self.shared(*env)?;
-        match shared.pool_write() {
-            Some(write) => on_pool(env, move || Ok(call(write.shared().writing())?), to_js),
-            None => {
-                let lane = Arc::clone(&shared);
-                on_thread(env, Some(lane), move || Ok(call(shared.writing())?), to_js)
-            }
-        }
+        on_pool_in_turn(env, self.shared(*env)?, |shared| Ok(call(shared.writing())?), to_js)
     }
 
     fn write<T>(&self, env: Env, call: impl FnOnce(&Plane) -> Result<T>) -> napi::Result<T> {

@@ -5,24 +5,21 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use napi::{Env, JsDeferred, JsValue, Task, sys};
 use vecplane_core::{Error, Plane};
 
 use crate::convert::{Returned, to_js};
 use crate::error::{Failure, Outcome, guarded};
+use crate::gate::Gate;
 
 /// Turns a result into a JS value, on the thread that owns the environment.
 pub type Convert<T> = fn(sys::napi_env, T) -> napi::Result<sys::napi_value>;
 type Settle = Box<dyn FnOnce(Env) -> napi::Result<Returned>>;
 type Deferred = JsDeferred<Returned, Settle>;
 type Job = Box<dyn FnOnce() + Send>;
-
-/// How often what waits looks whether it was aborted.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a handle and its calls in flight share; `close` waits for the last of them to let go.
 pub struct Shared {
@@ -31,11 +28,7 @@ pub struct Shared {
     wrote: AtomicBool,
     /// Takes batches in call order to the one thread that runs them; `None` before the first.
     lane: Mutex<Option<Sender<Job>>>,
-    /// Writes that were given to the libuv pool and have not ended.
-    pool_writes: Mutex<usize>,
-    pool_write_ended: Condvar,
-    /// Compactions that were asked for and have not ended.
-    compactions: AtomicUsize,
+    pub gate: Arc<Gate>,
     closing: Mutex<Option<Deferred>>,
 }
 
@@ -43,12 +36,10 @@ impl Shared {
     /// Takes charge of an open plane.
     pub fn new(plane: Plane) -> Arc<Shared> {
         Arc::new(Shared {
+            gate: Gate::of(plane.uuid()),
             plane: Some(plane),
             wrote: AtomicBool::new(false),
             lane: Mutex::new(None),
-            pool_writes: Mutex::new(0),
-            pool_write_ended: Condvar::new(),
-            compactions: AtomicUsize::new(0),
             closing: Mutex::new(None),
         })
     }
@@ -62,22 +53,6 @@ impl Shared {
     pub fn writing(&self) -> &Plane {
         self.wrote.store(true, Ordering::Relaxed);
         self.plane()
-    }
-
-    /// Registers a write for the libuv pool. `None` while a compaction keeps writers waiting or is about to: the pool's few
-    /// threads are for searches then, and the write's place is behind it on the lane.
-    pub fn pool_write(self: &Arc<Self>) -> Option<PoolWrite> {
-        if self.compactions.load(Ordering::Relaxed) > 0 || self.plane().stands_still() {
-            return None;
-        }
-        *lock(&self.pool_writes) += 1;
-        Some(PoolWrite(Arc::clone(self)))
-    }
-
-    /// Registers a compaction, on the thread that makes the calls.
-    pub fn compaction(self: &Arc<Self>) -> Compaction {
-        self.compactions.fetch_add(1, Ordering::Relaxed);
-        Compaction(Arc::clone(self))
     }
 
     /// The promise of `close`, which whoever drops the last share keeps.
@@ -123,46 +98,6 @@ impl Drop for Shared {
             Ok(jobs) => run(&jobs, Box::new(end)),
             Err(_) => end(),
         }
-    }
-}
-
-/// A write on the libuv pool, until it is dropped.
-pub struct PoolWrite(Arc<Shared>);
-
-impl PoolWrite {
-    /// What the write is for.
-    pub fn shared(&self) -> &Shared {
-        &self.0
-    }
-}
-
-impl Drop for PoolWrite {
-    fn drop(&mut self) {
-        *lock(&self.0.pool_writes) -= 1;
-        self.0.pool_write_ended.notify_all();
-    }
-}
-
-/// A compaction, from its call until it is dropped.
-pub struct Compaction(Arc<Shared>);
-
-impl Compaction {
-    /// What is compacted, once the writes called before have ended: those that the pool had not come to would hold all its
-    /// threads until the compaction's end.
-    pub fn shared(&self, control: &Control) -> Outcome<&Shared> {
-        let mut writes = lock(&self.0.pool_writes);
-        while *writes > 0 {
-            control.check()?;
-            let wait = self.0.pool_write_ended.wait_timeout(writes, LOOK_EVERY);
-            (writes, _) = wait.unwrap_or_else(PoisonError::into_inner);
-        }
-        Ok(&self.0)
-    }
-}
-
-impl Drop for Compaction {
-    fn drop(&mut self) {
-        self.0.compactions.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -235,6 +170,25 @@ pub fn on_pool<T: Send + 'static>(
     convert: Convert<T>,
 ) -> napi::Result<Returned> {
     Ok(returned(env.spawn(Pooled { work: Some(work), convert })?.promise_object()))
+}
+
+/// Runs a write on the libuv pool; while a compaction keeps writers waiting, behind it.
+pub fn on_pool_in_turn<T: Send + 'static>(
+    env: &Env,
+    shared: Arc<Shared>,
+    write: impl FnOnce(&Shared) -> Outcome<T> + Send + 'static,
+    convert: Convert<T>,
+) -> napi::Result<Returned> {
+    let turn = if shared.plane().stands_still() { None } else { shared.gate.write() };
+    let Some(turn) = turn else {
+        let lane = Arc::clone(&shared);
+        return on_thread(env, Some(lane), move || write(&shared), convert);
+    };
+    let work = move || {
+        let _turn = turn;
+        write(&shared)
+    };
+    on_pool(env, work, convert)
 }
 
 /// Runs work on a thread of its own: after earlier batches of the same handle if `lane` is given, else at once.

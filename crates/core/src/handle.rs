@@ -27,6 +27,7 @@ const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Handle {
     pub path: PathBuf,
     pub read_only: bool,
+    pub uuid: [u8; 16],
     /// Compaction does not change it.
     pub config: Config,
     /// As the file was found when this handle was opened.
@@ -42,6 +43,7 @@ impl Handle {
         Handle {
             path: path.to_path_buf(),
             read_only,
+            uuid: *engine.store.uuid(),
             config: engine.store.config.clone(),
             opened_clean: engine.opened_clean(),
             engine: ArcSwap::new(engine),

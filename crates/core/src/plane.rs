@@ -119,6 +119,11 @@ impl Plane {
         self.engine().is_ok_and(|engine| engine.stands_still())
     }
 
+    /// Tells the plane from every other one; snapshots and compactions keep it.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.handle.uuid
+    }
+
     /// What the plane was made with.
     pub fn config(&self) -> &Config {
         &self.handle.config

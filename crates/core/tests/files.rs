@@ -97,6 +97,24 @@ fn the_file_is_as_big_as_its_data() {
     }
 }
 
+/// From 32 MiB of file on, slots lie in the file as in their region modulo 2 MiB, as huge pages need it.
+fn check_large_extents(path: &Path) {
+    const LARGE: usize = 2 << 20;
+    let mut header = vec![0; image::HEADER_BYTES];
+    let mut file = std::fs::File::open(path).unwrap();
+    std::io::Read::read_exact(&mut file, &mut header).unwrap();
+    let file_bytes = file.metadata().unwrap().len() as usize;
+    let (mut at, mut large) = (0, 0);
+    for (start, end) in image::extents(&header, 0) {
+        if start >= 16 * LARGE {
+            assert_eq!((start % LARGE, end % LARGE), (at % LARGE, 0), "slots {at} to {}", at + end - start);
+            large += 1;
+        }
+        at += end - start;
+    }
+    assert!(large > 0 || file_bytes < 20 * LARGE, "{file_bytes} bytes without large extents");
+}
+
 /// Cheap graphs, so that the file passes through many sizes, small steps and large ones.
 #[test]
 fn the_file_stays_as_big_as_its_data_while_it_grows() {
@@ -122,6 +140,7 @@ fn the_file_stays_as_big_as_its_data_while_it_grows() {
         };
         let plane = Plane::create(&path, &options).unwrap();
         fill(&plane, &mut rng, by_form(most / 20, most), 100);
+        check_large_extents(&path);
         println!("{dims} dims: {:?}", plane.stats().unwrap());
     }
 }

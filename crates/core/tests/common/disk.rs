@@ -11,9 +11,6 @@ use vecplane_core::{Faults, Step, testing};
 
 /// Copies kept of the moments since the last sync.
 const COPIES: usize = 6;
-const EXTENT_COUNT: usize = image::SHARED + 64;
-const EXTENT_TABLE: usize = 32_768;
-const EXTENT_ENTRY: usize = 32;
 
 /// What the disk holds once the power is back, and what must be found in it.
 pub struct Crash {
@@ -250,7 +247,9 @@ impl State {
         let now = self.later.pop().expect("a look");
         self.synced.resize(now.len(), 0);
         for part in std::mem::take(&mut self.handed_over) {
-            for (start, end) in ranges(&now, part) {
+            let whole = |region| image::extents(&now, region);
+            for (start, end) in part.map_or_else(|| vec![(0, image::HEADER_BYTES)], whole) {
+                let end = end.min(now.len());
                 self.synced[start..end].copy_from_slice(&now[start..end]);
             }
         }
@@ -270,21 +269,4 @@ impl Copying {
         let new = dir.map(|entry| entry.unwrap().path()).find(is_new);
         self.later.push(image::read(&new.unwrap_or_else(|| self.target.clone())));
     }
-}
-
-fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
-    let mut wide = [0; 8];
-    wide[..N].copy_from_slice(&bytes[at..at + N]);
-    u64::from_le_bytes(wide)
-}
-
-/// Where the header, or a region, lies in a file.
-fn ranges(bytes: &[u8], part: Option<usize>) -> Vec<(usize, usize)> {
-    let Some(region) = part else { return vec![(0, image::HEADER_BYTES)] };
-    let entries = (0..number::<4>(bytes, EXTENT_COUNT) as usize).map(|i| EXTENT_TABLE + i * EXTENT_ENTRY);
-    entries
-        .filter(|at| number::<4>(bytes, at + 16) as usize == region)
-        .map(|at| (number::<8>(bytes, at) as usize, number::<8>(bytes, at + 8) as usize))
-        .map(|(offset, length)| (offset, (offset + length).min(bytes.len())))
-        .collect()
 }

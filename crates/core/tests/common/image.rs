@@ -29,6 +29,10 @@ pub const FILE_ID: usize = BOOT + 16;
 /// The mount, 8 bytes.
 pub const MOUNT: usize = FILE_ID + 16;
 
+const EXTENT_COUNT: usize = SHARED + 64;
+const EXTENT_TABLE: usize = 32_768;
+const EXTENT_ENTRY: usize = 32;
+
 /// No machine's boot id.
 const OTHER_BOOT: [u8; 16] = [0xB7; 16];
 
@@ -154,4 +158,20 @@ impl Drop for Evidence {
             println!("the files are in {}", dir.keep().display());
         }
     }
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(&bytes[at..at + N]);
+    u64::from_le_bytes(wide)
+}
+
+/// Where a region lies in a file that starts with these bytes: start and end of each extent, in the order of the region.
+pub fn extents(bytes: &[u8], region: usize) -> Vec<(usize, usize)> {
+    let entries = (0..number::<4>(bytes, EXTENT_COUNT) as usize).map(|i| EXTENT_TABLE + i * EXTENT_ENTRY);
+    entries
+        .filter(|at| number::<4>(bytes, at + 16) as usize == region)
+        .map(|at| (number::<8>(bytes, at) as usize, number::<8>(bytes, at + 8) as usize))
+        .map(|(offset, length)| (offset, offset + length))
+        .collect()
 }
