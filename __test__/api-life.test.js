@@ -267,7 +267,7 @@ test('stats tell sizes and counts', async (t) => {
   const stats = plane.stats()
   assert.deepEqual([stats.count, stats.idHighWater, stats.limbo + stats.free, stats.writing], [2, 3, 1, false])
   assert.equal(typeof stats.copyOnWrite, 'boolean')
-  assert.equal(stats.calibrationStale, false)
+  assert.deepEqual([stats.calibrationStale, stats.tagCopyBytes], [false, 0])
   assert.equal(stats.fileBytes, fs.statSync(file).size)
   assert.equal(stats.exactBytes, 400)
   assert.equal(stats.longKeyBytes, 80)

@@ -493,6 +493,7 @@ impl NativePlane {
             ("keyEntryBytes", stats.key_entry_bytes.into()),
             ("heapBytes", stats.heap_bytes),
             ("longKeyBytes", stats.long_key_bytes),
+            ("tagCopyBytes", stats.tag_copy_bytes),
             ("extents", stats.extents.into()),
             ("flushes", stats.flushes),
         ] {

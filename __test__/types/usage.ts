@@ -247,6 +247,7 @@ export async function maintain(plane: Plane): Promise<number> {
     stats.keyEntryBytes,
     stats.heapBytes,
     stats.longKeyBytes,
+    stats.tagCopyBytes,
     stats.extents,
     stats.flushes,
     report.live,

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::copies::CopiesOf;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::store::Store;
 use crate::graph::allowed::Allowed;
+use crate::graph::filter::Filter;
 use crate::graph::search::{Ranking, allows};
 use crate::graph::{Graph, Scratch};
 use crate::hits::Hits;
 use crate::options::SearchOptions;
 use crate::plane::find;
-use crate::tag_index::IdSet;
+use crate::tag_index::{self, Answer};
 use crate::tags::{self, TagQuery};
 
 /// How often an answer is looked for again because records that were allowed have got other ids meanwhile.
@@ -32,17 +34,18 @@ pub fn search<'g>(
     options: &SearchOptions<'_>,
     ranking: Ranking<'_>,
     scratch: &mut Scratch,
-    mut search: impl FnMut(Graph<'g>, Option<Allowed<'_>>, &mut Scratch) -> Hits,
+    mut search: impl FnMut(Graph<'g>, Option<Filter<'_>>, &mut Scratch) -> Hits,
 ) -> Hits {
     if options.keys.is_none() && options.tags.is_none() {
-        return search(graph, options.filter.map(Allowed::Bits), scratch);
+        let filter = options.filter.map(|bits| Filter { allowed: Allowed::Bits(bits), copies: None });
+        return search(graph, filter, scratch);
     }
     let mut hits = Hits::default();
     for _ in 0..TRIES_MAX {
         let graph = graph.current();
         let set = Set::of(engine, options);
         let allowed = set.as_allowed();
-        hits = search(graph, Some(allowed), scratch);
+        hits = search(graph, Some(Filter { allowed, copies: set.copies(engine) }), scratch);
         // A record that was replaced meanwhile is there under another id, and a slot may have got another record.
         let gone = |id: u32| graph.slots.get(id).is_none_or(|node| !node.is_live());
         let few = hits.len() < ranking.k.min(allowed.count(u32::MAX));
@@ -56,7 +59,7 @@ pub fn search<'g>(
 /// The ids that an answer is chosen from.
 enum Set {
     Own(Vec<u32>),
-    Shared(Arc<IdSet>),
+    Shared(Arc<Answer>),
 }
 
 impl Set {
@@ -77,14 +80,24 @@ impl Set {
         let wanted = engine.tag_index.find(store, options.tags.unwrap_or(&TagQuery::default()));
         match options.filter {
             None => Set::Shared(wanted),
-            Some(_) => Set::Own(wanted.as_allowed().ids(u32::MAX).filter(by_bits).collect()),
+            Some(_) => Set::Own(wanted.set.as_allowed().ids(u32::MAX).filter(by_bits).collect()),
         }
     }
 
     fn as_allowed(&self) -> Allowed<'_> {
         match self {
             Set::Own(ids) => Allowed::Ids(ids),
-            Set::Shared(set) => set.as_allowed(),
+            Set::Shared(answer) => answer.set.as_allowed(),
+        }
+    }
+
+    /// Where there are no tags, or have been none so far, new records are not told of.
+    fn copies<'a>(&'a self, engine: &'a Engine) -> Option<CopiesOf<'a>> {
+        match self {
+            Set::Shared(answer) if tag_index::is_tagged(&engine.store) => {
+                Some(CopiesOf { copies: &engine.tag_index.copies, place: &answer.place })
+            }
+            _ => None,
         }
     }
 }

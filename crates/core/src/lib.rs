@@ -29,6 +29,7 @@
 //! | `records`, `filtering` | records by key and in order; which ids a query may return |
 //! | `graph/` | walking, linking, unlinking |
 //! | `tags`, `tag_index`, `tag_log` | tags in the file; which records have which; how processes hear of new ones |
+//! | `copies` | what sets that are scanned again and again are scanned in |
 //! | `record`, `ids`, `heap`, `key_index` | what records are made of, and which room is free |
 //! | `file/`, `map`, `storage` | the format, addresses, system calls |
 //! | `protocol`, `epoch`, `turn` | orderings of words; readers and reuse; whose turn it is to write |
@@ -58,6 +59,7 @@ mod codec;
 mod cold;
 mod compact;
 mod config;
+mod copies;
 mod create;
 mod distance;
 mod effort;

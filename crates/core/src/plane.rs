@@ -17,7 +17,7 @@ use crate::engine::{Engine, Pinned};
 use crate::error::{Error, Result};
 use crate::file::store::Store;
 use crate::filtering;
-use crate::graph::allowed::Allowed;
+use crate::graph::filter::Filter;
 use crate::graph::search::Ranking;
 use crate::graph::{Graph, Scratch};
 use crate::handle::{Current, Handle};
@@ -295,15 +295,13 @@ impl Plane {
         }
         scratch.exact.set(config.metric, query.vector, query.norm);
         scratch.query.set_vector(config.precision, config.metric, query.vector, query.norm);
-        Ok(filtering::search(&engine, graph, options, ranking, scratch, |graph, allowed, scratch| {
+        Ok(filtering::search(&engine, graph, options, ranking, scratch, |graph, filter, scratch| {
             match (effort, options.within) {
-                (Effort::All, _) => graph.scan(allowed, ranking, scratch),
-                (Effort::Beam(ef), Some(within)) => {
-                    graph.search_within(within, ef, allowed, ranking, scratch)
-                }
-                (Effort::Beam(ef), None) => match allowed {
-                    Some(allowed) => {
-                        graph.search_filtered(allowed, ef, options.filter_expansion, ranking, scratch)
+                (Effort::All, _) => graph.scan_filtered(filter, ranking, scratch),
+                (Effort::Beam(ef), Some(within)) => graph.search_within(within, ef, filter, ranking, scratch),
+                (Effort::Beam(ef), None) => match filter {
+                    Some(filter) => {
+                        graph.search_filtered(filter, ef, options.filter_expansion, ranking, scratch)
                     }
                     None => graph.search(ef, ranking, scratch),
                 },
@@ -349,8 +347,8 @@ impl Plane {
             return Ok(Hits::default());
         }
         scratch.exact.set(engine.store.config.metric, query.vector, query.norm);
-        let scan = |graph: Graph<'_>, allowed: Option<Allowed<'_>>, scratch: &mut Scratch| {
-            graph.scan(allowed, ranking, scratch)
+        let scan = |graph: Graph<'_>, filter: Option<Filter<'_>>, scratch: &mut Scratch| {
+            graph.scan(filter.map(|filter| filter.allowed), ranking, scratch)
         };
         let mut hits = filtering::search(&engine, graph, options, ranking, scratch, scan);
         if let Some(within) = options.within {

@@ -25,6 +25,8 @@ pub struct Stats {
     pub heap_bytes: u64,
     /// Bytes of long keys in the heap.
     pub long_key_bytes: u64,
+    /// Memory of this process that copies of what searches by tags scan take.
+    pub tag_copy_bytes: u64,
     /// Extents in the file.
     pub extents: u32,
     /// Durable commits so far.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 
 use roaring::RoaringBitmap;
 
+use crate::copies::{Copies, Place};
 use crate::distance::prefetch;
 use crate::engine::lock;
 use crate::file::shared::FLAG_TAGGED;
@@ -62,9 +63,18 @@ impl IdSet {
     }
 }
 
+/// What a query wants.
+pub struct Answer {
+    pub set: IdSet,
+    pub place: Arc<Place>,
+}
+
 /// See the module's first line.
 #[derive(Default)]
 pub struct TagIndex {
+    /// Copies of what scans of its answers read. They are forgotten with the answers, when any record is published: its slot
+    /// may be that of one that was copied.
+    pub copies: Copies,
     state: RwLock<State>,
     kept: Mutex<Kept>,
 }
@@ -74,8 +84,33 @@ struct Kept {
     /// What the answers are true for.
     version: u64,
     limit: u32,
-    answers: HashMap<TagQuery, Arc<IdSet>>,
+    /// With the number of the last use of each.
+    answers: HashMap<TagQuery, (Arc<Answer>, u64)>,
+    uses: u64,
     bytes: usize,
+}
+
+impl Kept {
+    fn get(&mut self, query: &TagQuery) -> Option<Arc<Answer>> {
+        self.uses += 1;
+        let (answer, used) = self.answers.get_mut(query)?;
+        *used = self.uses;
+        Some(Arc::clone(answer))
+    }
+
+    fn put(&mut self, query: &TagQuery, answer: &Arc<Answer>) {
+        let bytes = answer.set.bytes();
+        while self.answers.len() >= KEPT_MAX || self.bytes + bytes > KEPT_BYTES_MAX {
+            let Some(oldest) = self.answers.iter().min_by_key(|(_, (_, used))| *used) else { return };
+            let oldest = oldest.0.clone();
+            self.bytes -= self.answers.remove(&oldest).map_or(0, |(answer, _)| answer.set.bytes());
+        }
+        // Another thread may have been as quick: its answer is the one that others have by now.
+        self.answers.entry(query.clone()).or_insert_with(|| {
+            self.bytes += bytes;
+            (Arc::clone(answer), self.uses)
+        });
+    }
 }
 
 /// Number of a distinct set of tags; 0 is the empty one.
@@ -104,7 +139,7 @@ struct State {
 
 impl TagIndex {
     /// The records that a query wants, or nearly: see the module. The caller is pinned.
-    pub fn find(&self, store: &Store, query: &TagQuery) -> Arc<IdSet> {
+    pub fn find(&self, store: &Store, query: &TagQuery) -> Arc<Answer> {
         let state = self.state.read().unwrap_or_else(|e| e.into_inner());
         if state.is_current(store) {
             return self.answer(&state, store, query);
@@ -133,25 +168,20 @@ impl TagIndex {
         self.state.write().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn answer(&self, state: &State, store: &Store, query: &TagQuery) -> Arc<IdSet> {
+    fn answer(&self, state: &State, store: &Store, query: &TagQuery) -> Arc<Answer> {
         let limit = store.shared().id_high_water.load(Ordering::Acquire);
         {
             let mut kept = lock(&self.kept);
             if (kept.version, kept.limit) != (state.version, limit) {
                 *kept = Kept { version: state.version, limit, ..Kept::default() };
-            } else if let Some(answer) = kept.answers.get(query) {
-                return Arc::clone(answer);
+            } else if let Some(answer) = kept.get(query) {
+                return answer;
             }
         }
-        let answer = Arc::new(state.select(query, limit));
+        let answer = Arc::new(Answer { set: state.select(query, limit), place: Arc::default() });
         let mut kept = lock(&self.kept);
-        if (kept.version, kept.limit) == (state.version, limit) && answer.bytes() <= KEPT_BYTES_MAX / 4 {
-            if kept.answers.len() >= KEPT_MAX || kept.bytes + answer.bytes() > KEPT_BYTES_MAX {
-                kept.answers.clear();
-                kept.bytes = 0;
-            }
-            kept.bytes += answer.bytes();
-            kept.answers.insert(query.clone(), Arc::clone(&answer));
+        if (kept.version, kept.limit) == (state.version, limit) && answer.set.bytes() <= KEPT_BYTES_MAX / 4 {
+            kept.put(query, &answer);
         }
         answer
     }

@@ -37,6 +37,7 @@ pub fn stats(engine: &Engine) -> Result<Stats> {
         key_entry_bytes: store.layout.key_entry_bytes,
         heap_bytes: shared.heap_used.load(Ordering::Relaxed) * HEAP_UNIT,
         long_key_bytes: shared.long_key_bytes.load(Ordering::Relaxed),
+        tag_copy_bytes: engine.tag_index.copies.bytes(),
         extents: shared.extent_count.load(Ordering::Relaxed),
         flushes: shared.commits.load(Ordering::Relaxed).saturating_sub(2),
         kernels: kernels().name,

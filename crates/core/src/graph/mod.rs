@@ -9,6 +9,7 @@
 //! | `filter.rs` | queries that allow some ids only |
 //! | `filtered_walk.rs` | walking among those only |
 //! | `allowed.rs` | which ids those are |
+//! | `copied.rs` | scans of what was copied to one place |
 //! | `within.rs` | queries for everything up to a distance |
 //! | `held_out.rs` | a record that walks take for absent while recall is measured |
 //! | `select.rs` | which of many candidates become links |
@@ -21,6 +22,7 @@
 
 pub mod allowed;
 pub mod beam;
+pub mod copied;
 pub mod filter;
 pub mod filtered_walk;
 pub mod held_out;

@@ -16,13 +16,46 @@ use crate::tags::TagQuery;
 /// Walks tried before a scan answers, and scans tried before a short answer is given.
 pub(super) const TRIES_MAX: usize = 4;
 /// Records scored together in a scan.
-const SCAN_BATCH: usize = 64;
+pub(super) const SCAN_BATCH: usize = 64;
 
-/// Final candidates, with what a later check compares.
-#[derive(Clone, Copy)]
+/// Final candidates, with what a later check compares. In order of distance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     pub entry: Entry,
     pub generation: u64,
+}
+
+/// The smallest of many values that come by: candidates, or entries.
+pub(super) struct Best<T> {
+    keep: usize,
+    values: Vec<T>,
+}
+
+impl<T: Ord + Copy> Best<T> {
+    pub fn new(keep: usize) -> Self {
+        Best { keep, values: Vec::new() }
+    }
+
+    pub fn extend(&mut self, values: impl Iterator<Item = T>) {
+        self.values.extend(values);
+        // Seldom, so that looking at all of them costs little for each.
+        if self.values.len() >= 2 * self.keep + 8 * SCAN_BATCH {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.values.len() > self.keep {
+            self.values.select_nth_unstable(self.keep - 1);
+            self.values.truncate(self.keep);
+        }
+    }
+
+    /// As many as are kept, in no order.
+    pub fn nearest(&mut self) -> &mut Vec<T> {
+        self.cut();
+        &mut self.values
+    }
 }
 
 /// How an answer is ranked and copied.
@@ -144,9 +177,8 @@ impl<'a> Graph<'a> {
         ranking: Ranking<'_>,
         scratch: &mut Scratch,
     ) -> (Hits, usize) {
-        let keep = ranking.candidates();
         let mut seen = 0;
-        let mut best: Vec<Candidate> = Vec::new();
+        let mut best = Best::new(ranking.candidates());
         let mut ranked = Vec::with_capacity(SCAN_BATCH);
         let mut batch = Vec::with_capacity(SCAN_BATCH);
         loop {
@@ -155,17 +187,13 @@ impl<'a> Graph<'a> {
             if batch.is_empty() {
                 break;
             }
-            ranked.clear();
             self.rank(&batch, ranking, scratch, &mut ranked);
             seen += ranked.len();
-            best.append(&mut ranked);
-            if best.len() >= 2 * keep + 8 * SCAN_BATCH {
-                best.select_nth_unstable_by_key(keep - 1, |c| c.entry);
-                best.truncate(keep);
-            }
+            best.extend(ranked.drain(..));
         }
-        best.sort_unstable_by_key(|c| c.entry);
-        (self.hits(&best, ranking), seen)
+        let nearest = best.nearest();
+        nearest.sort_unstable();
+        (self.hits(nearest, ranking), seen)
     }
 
     /// Final distances of the live records among `ids`.
@@ -213,7 +241,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Copies the first k candidates out of the file.
-    fn hits(&self, ranked: &[Candidate], ranking: Ranking<'_>) -> Hits {
+    pub(super) fn hits(&self, ranked: &[Candidate], ranking: Ranking<'_>) -> Hits {
         let mut hits = Hits::default();
         let mut tags = Vec::new();
         let expected = ranked.len().min(ranking.k);

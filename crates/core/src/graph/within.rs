@@ -7,7 +7,7 @@
 
 use super::allowed::Allowed;
 use super::beam::descent_beam;
-use super::filter::EXACT_MAX;
+use super::filter::{EXACT_MAX, Filter};
 use super::pool::{self, Entry};
 use super::search::{Ranking, TRIES_MAX};
 use super::{Graph, Scratch};
@@ -29,13 +29,14 @@ impl<'a> Graph<'a> {
         &self,
         within: f64,
         ef: usize,
-        filter: Option<Allowed<'_>>,
+        filter: Option<Filter<'_>>,
         ranking: Ranking,
         scratch: &mut Scratch,
     ) -> Hits {
-        let few = filter.is_some_and(|filter| filter.count(self.slots.limit()) <= EXACT_MAX.max(ranking.k));
-        let walked = if few { None } else { self.walk_within(within, ef, filter, ranking, scratch) };
-        let mut hits = walked.unwrap_or_else(|| self.current().scan(filter, ranking, scratch));
+        let allowed = filter.map(|filter| filter.allowed);
+        let few = allowed.is_some_and(|ids| ids.count(self.slots.limit()) <= EXACT_MAX.max(ranking.k));
+        let walked = if few { None } else { self.walk_within(within, ef, allowed, ranking, scratch) };
+        let mut hits = walked.unwrap_or_else(|| self.current().scan_filtered(filter, ranking, scratch));
         hits.cut(within);
         hits
     }
