@@ -109,3 +109,55 @@ impl Graph<'_> {
         new.take(FREED).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, Plane};
+
+    /// What is shown of recall depends on it: links for older ones as well, or more than one, hide misses.
+    #[test]
+    fn younger_records_get_one_link_in_the_place_of_theirs_and_older_ones_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CreateOptions { m: 6, ef_construction: 60, ..CreateOptions::new(8) };
+        let plane = Plane::create(&dir.path().join("plane"), &options).unwrap();
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+        };
+        for _ in 0..1_000 {
+            let vector: Vec<f32> = (0..8).map(|_| random()).collect();
+            plane.insert(&vector, b"").unwrap();
+        }
+        let engine = plane.engine().unwrap();
+        let mut pinned = engine.pin().unwrap();
+        let (graph, scratch) = pinned.parts();
+        let links_of = |id| links::ids(graph.slots.get(id).unwrap().links()).collect::<Vec<u32>>();
+        let (mut met, mut older, mut with_link) = (0, 0, 0);
+        for held_out in (0..1_000).step_by(7) {
+            let gone = graph.hold_out(held_out, scratch);
+            assert_eq!(gone.id, Some(held_out));
+            // One thread inserted them, in the order of their ids.
+            for id in (0..1_000).filter(|id| *id != held_out && links_of(*id).contains(&held_out)) {
+                let detours = gone.detours(id);
+                if id < held_out {
+                    older += 1;
+                    assert_eq!(detours, [0; 0], "{id} is older than {held_out}");
+                    continue;
+                }
+                met += 1;
+                with_link += detours.len();
+                assert!(detours.len() <= 1, "{id} has {} links for {held_out}", detours.len());
+                let own = links_of(id);
+                assert!(detours.iter().all(|to| *to != id && *to != held_out && !own.contains(to)));
+            }
+            let linked = |(id, _): &(u32, Vec<u32>)| links_of(*id).contains(&held_out);
+            assert!(gone.detours.iter().all(linked), "a link for one that had none");
+        }
+        assert!(
+            older > 300 && met > 300 && with_link * 2 > met,
+            "{older} older, {with_link} of {met} younger"
+        );
+    }
+}

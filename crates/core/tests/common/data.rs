@@ -42,12 +42,6 @@ pub struct Set {
 }
 
 impl Set {
-    /// Other vectors under the same name.
-    #[allow(dead_code)] // Some of the tests that read these sets do.
-    pub fn like(&self, base: Matrix, queries: Matrix) -> Self {
-        Set { name: self.name, base, queries, folder: self.folder.clone() }
-    }
-
     /// The first `queries` queries only.
     pub fn ask(mut self, queries: usize) -> Self {
         let rows = self.queries.rows().min(queries);
