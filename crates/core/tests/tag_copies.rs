@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Rng, TagColumn, by_form, check_verified, open};
+use common::{Rng, TagColumn, by_form, check_verified};
 use vecplane_core::{
     Batch, CompactOptions, CreateOptions, Error, Hits, Metric, OpenOptions, Plane, Precision, RawNode,
     Rerank, SearchOptions, Tag, TagQuery, TagSet, testing,
@@ -296,7 +296,7 @@ fn a_node_that_was_hidden_for_a_while_is_found_afterwards() {
 fn child_process() {
     use common::child::{argument, role};
     let Some(role) = role() else { return };
-    let plane = open(Path::new(&argument(0)));
+    let plane = common::open(Path::new(&argument(0)));
     let step: usize = argument(1).parse().unwrap();
     let near: Vec<f32> = argument(2).split(',').map(|x| x.parse().unwrap()).collect();
     write(&plane, &role, &near, step, 1 + step as u32 % 2);
