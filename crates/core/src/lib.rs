@@ -94,6 +94,7 @@ mod registry;
 mod relink;
 mod report;
 mod rewrite;
+mod sketch;
 mod snapshot;
 mod storage;
 mod tag_index;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::codec;
+use crate::codec::{self, Encoded};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::layout::{LEVEL_MAX, NONE};
@@ -13,6 +13,7 @@ use crate::graph::node::{MARK_MIRRORED, Node};
 use crate::heap;
 use crate::mirror::RawNode;
 use crate::options::KEY_BYTES_MAX;
+use crate::sketch;
 use crate::tags::{self, TagSet};
 use crate::testing::{Planted, is_planted};
 
@@ -127,6 +128,7 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
     // slice has the length that the layout gives them.
     let codes = unsafe { std::slice::from_raw_parts_mut(node.codes(), store.layout.code_bytes as usize) };
     let encoded = codec::encode(store.config.precision, store.config.metric, new.vector, new.norm, codes);
+    write_head(store, node, codes, &encoded);
     let (mut exact_scale, mut norm) = (1.0, encoded.norm);
     if store.layout.exact_bytes > 0 {
         // SAFETY: as for the codes; an exact copy follows its slot's state.
@@ -140,15 +142,27 @@ pub fn write(store: &Store, id: u32, node: Node<'_>, new: NewVector<'_>, key: &[
         write_key_entry(store, id, key, key_unit);
     }
     let header = node.header();
-    header.factor.store(encoded.factor.to_bits(), Ordering::Relaxed);
-    header.bias.store(encoded.bias.to_bits(), Ordering::Relaxed);
-    header.scale.store(encoded.scale.to_bits(), Ordering::Relaxed);
     header.norm.store(norm.to_bits(), Ordering::Relaxed);
     header.exact_scale.store(exact_scale.to_bits(), Ordering::Relaxed);
     header.parent.store(NONE, Ordering::Relaxed);
     header.removed_epoch.store(0, Ordering::Relaxed);
     header.marks.store(0, Ordering::Relaxed);
     node.links().iter().for_each(|link| link.store(NONE, Ordering::Relaxed));
+}
+
+/// Writes the words of the head, the scale and, where the plane has sketches, that of codes just written. The caller is
+/// building the slot.
+fn write_head(store: &Store, node: Node<'_>, codes: &[u8], encoded: &Encoded) {
+    let head = node.head();
+    head.factor.store(encoded.factor.to_bits(), Ordering::Relaxed);
+    head.bias.store(encoded.bias.to_bits(), Ordering::Relaxed);
+    node.scale_word().store(encoded.scale.to_bits(), Ordering::Relaxed);
+    if store.layout.sketch_bytes > 0 {
+        // SAFETY: as for the codes: the slot is this thread's, and its layout has that many bytes before them.
+        let levels =
+            unsafe { std::slice::from_raw_parts_mut(node.sketch(), store.layout.sketch_bytes as usize) };
+        head.terms.store(sketch::write(codes, levels).encode(), Ordering::Relaxed);
+    }
 }
 
 /// Writes codes, header fields and key of a node that a host gives, but for its links, into a slot that the caller is
@@ -158,15 +172,13 @@ pub fn write_raw(store: &Store, id: u32, node: Node<'_>, raw: &RawNode<'_>, key:
     let codes = unsafe { std::slice::from_raw_parts_mut(node.codes(), store.layout.code_bytes as usize) };
     let config = &store.config;
     let encoded = codec::encode_raw(config.precision, config.metric, raw.codes, raw.scale, codes);
+    write_head(store, node, codes, &encoded);
     if store.layout.key_entry_bytes > 0 {
         write_key_entry(store, id, key, key_unit);
     }
     let norm =
         if raw.inverse_norm > 0.0 { codec::saturate(f64::from(raw.inverse_norm).recip()) } else { 0.0 };
     let header = node.header();
-    header.factor.store(encoded.factor.to_bits(), Ordering::Relaxed);
-    header.bias.store(encoded.bias.to_bits(), Ordering::Relaxed);
-    header.scale.store(encoded.scale.to_bits(), Ordering::Relaxed);
     header.norm.store(norm.to_bits(), Ordering::Relaxed);
     header.exact_scale.store(1.0f32.to_bits(), Ordering::Relaxed);
     header.parent.store(NONE, Ordering::Relaxed);
@@ -227,14 +239,14 @@ pub unsafe fn key(store: &Store, id: u32) -> Option<&[u8]> {
 /// # Safety
 /// As `key`.
 pub unsafe fn checksum(store: &Store, id: u32, node: Node<'_>, level: u8) -> Option<u32> {
-    let header = node.header();
+    let (head, header) = (node.head(), node.header());
     let mut fields = [0u8; 48];
     let words = [
         id,
         u32::from(level),
-        header.factor.load(Ordering::Relaxed),
-        header.bias.load(Ordering::Relaxed),
-        header.scale.load(Ordering::Relaxed),
+        head.factor.load(Ordering::Relaxed),
+        head.bias.load(Ordering::Relaxed),
+        node.scale_word().load(Ordering::Relaxed),
         header.norm.load(Ordering::Relaxed),
         header.exact_scale.load(Ordering::Relaxed),
         header.upper.load(Ordering::Relaxed),
@@ -245,7 +257,8 @@ pub unsafe fn checksum(store: &Store, id: u32, node: Node<'_>, level: u8) -> Opt
     fields[32..40].copy_from_slice(&header.generation.load(Ordering::Relaxed).to_le_bytes());
     // SAFETY: the caller's promise; the slices have the lengths of the layout.
     let (codes, exact, key) = unsafe {
-        let codes = std::slice::from_raw_parts(node.codes(), store.layout.code_bytes as usize);
+        let (start, bytes) = node.vector_bytes(&store.layout);
+        let codes = std::slice::from_raw_parts(start, bytes);
         let exact = match store.layout.exact_bytes {
             0 => &[][..],
             bytes => std::slice::from_raw_parts(store.exact(id), bytes as usize),

@@ -144,7 +144,8 @@ impl Rewrite<'_> {
         // SAFETY: both planes have one layout. The source's record is live and stands still; the target's slot was never
         // used and is known to nobody else.
         unsafe {
-            std::ptr::copy_nonoverlapping(from.codes(), to.codes(), layout.code_bytes as usize);
+            let (start, bytes) = from.vector_bytes(layout);
+            std::ptr::copy_nonoverlapping(start, to.vector_bytes(layout).0, bytes);
             if layout.exact_bytes > 0 {
                 let (from, to) = (source.exact(old), target.exact(new));
                 std::ptr::copy_nonoverlapping(from, to, layout.exact_bytes as usize);
@@ -157,9 +158,9 @@ impl Rewrite<'_> {
         }
         let (have, give) = (from.header(), to.header());
         for (have, give) in [
-            (&have.factor, &give.factor),
-            (&have.bias, &give.bias),
-            (&have.scale, &give.scale),
+            (&from.head().factor, &to.head().factor),
+            (&from.head().bias, &to.head().bias),
+            (from.scale_word(), to.scale_word()),
             (&have.norm, &give.norm),
             (&have.exact_scale, &give.exact_scale),
             (&have.marks, &give.marks),

@@ -240,7 +240,7 @@ impl State {
         }
         let _ = store.refresh();
         let slots = store.slots().with_limit(store.shared().id_high_water.load(Ordering::Acquire));
-        let header = slots.score_bytes() as usize;
+        let header = slots.header_bytes() as usize - 1;
         let mut own = Vec::new();
         for id in 0..slots.limit() {
             prefetch(slots.address(id.saturating_add(AHEAD)).wrapping_add(header));

@@ -11,6 +11,7 @@ use super::{Kernels, Query, scalar};
 pub(super) static KERNELS: Kernels = Kernels {
     name: "neon",
     dot_int8: dot_int8_neon,
+    dot_sketch,
     dot_int8_values: float_rows::<Int8, Dot>,
     dot_int16: float_rows::<Int16, Dot>,
     dot_f16: float_rows::<F16, Dot>,
@@ -278,6 +279,34 @@ fn add_products_dotprod(mut sum: int32x4_t, row: int8x16_t, codes: int8x16_t) ->
         );
     }
     sum
+}
+
+/// # Safety
+/// See `DotRows`.
+unsafe fn dot_sketch(query: &Query, rows: &[*const u8], dots: &mut [f32]) {
+    let (blocks, _) = query.codes().as_chunks::<128>();
+    for (dot, row) in dots[..rows.len()].iter_mut().zip(rows) {
+        // SAFETY: NEON belongs to every aarch64. The row has a level for each of the query's codes, the caller says: 16
+        // bytes in each block.
+        unsafe {
+            let mask = vdupq_n_s8(1);
+            let mut sum = vdupq_n_s32(0);
+            for (at, block) in blocks.iter().enumerate() {
+                let levels = vld1q_u8(row.add(16 * at));
+                // At most 8 * 128 in magnitude.
+                let mut words = [vdupq_n_s16(0); 2];
+                for (j, codes) in block.as_chunks::<16>().0.iter().enumerate() {
+                    let shifted = vshlq_u8(levels, vdupq_n_s8(-(j as i8)));
+                    let level = vandq_s8(vreinterpretq_s8_u8(shifted), mask);
+                    let codes = vld1q_s8(codes.as_ptr());
+                    words[0] = vmlal_s8(words[0], vget_low_s8(level), vget_low_s8(codes));
+                    words[1] = vmlal_high_s8(words[1], level, codes);
+                }
+                sum = vpadalq_s16(vpadalq_s16(sum, words[0]), words[1]);
+            }
+            *dot = vaddvq_s32(sum) as f32;
+        }
+    }
 }
 
 /// Defines `dot_int8` for a set of features: a function inlines only what needs no more features than itself, so the

@@ -16,6 +16,7 @@
 //! | int16 | 2 | the code, -32,767 to 32,767 |
 //! | f16 | 2 | IEEE half |
 //! | f32 | 4 | IEEE single |
+//! | sketch | 1/8 | a level, 0 or 1, by blocks of 128 components: see `sketch.rs` |
 //!
 //! The byte after a row's last component belongs to another field, which another thread may be changing: **no kernel
 //! reads past the last component**, not even into a lane that it then ignores.
@@ -33,13 +34,13 @@ mod x86_64;
 use std::sync::OnceLock;
 
 pub use exact::{CodeRow, ExactQuery, ExactRow};
-pub use query::Query;
+pub use query::{Query, Screen};
 
 /// Scores `rows` against `query`: `dots[i]` becomes the result for `rows[i]`.
 ///
 /// # Safety
 /// - Every row is readable for as many components of the kernel's row format as the query has: `code_count()` for
-///   `dot_int8`, `values().len()` for the others. No alignment is asked for.
+///   `dot_int8`, `codes().len()` for sketches, `values().len()` for the others. No alignment is asked for.
 /// - Nobody writes those components during the call, or the caller discards the results when somebody did.
 /// - The processor has the features of the table that the kernel was taken from, which `kernels` and `available` see to.
 ///
@@ -57,6 +58,8 @@ pub struct Kernels {
     pub name: &'static str,
     /// i8 query codes x int8 rows: the integer dot of the codes.
     pub dot_int8: DotRows,
+    /// i8 query codes x levels of sketches: the integer dot.
+    pub dot_sketch: DotRows,
     /// f32 query values x int8 rows, in code units.
     pub dot_int8_values: DotRows,
     /// f32 query values x int16 rows, in code units.

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::kernels;
 use crate::codec::{self, CodeNorm};
 use crate::options::{Metric, Precision};
+use crate::sketch::Terms;
 
 /// A query ready for the kernels. Filling it again reuses its buffers.
 ///
@@ -49,7 +50,7 @@ impl Query {
         &self.values.padded()[..self.values.len]
     }
 
-    /// Codes for `dot_int8`, 64-byte aligned, with zeros up to a multiple of 64; empty when none were prepared.
+    /// Codes for `dot_int8` and sketches, 64-byte aligned, with zeros up to a multiple of 128; empty when none were prepared.
     #[inline]
     pub fn codes(&self) -> &[i8] {
         self.codes.padded()
@@ -79,6 +80,19 @@ impl Query {
         // Written out because each comparison is one instruction, with NaN going to the branch that it should.
         let distance = if distance < f32::MAX { distance } else { f32::MAX };
         if distance > self.distance_min { distance } else { self.distance_min }
+    }
+
+    /// What bounds distances from below by sketches, allowing for `caution` times their mean error.
+    pub fn screen(&self, caution: f32) -> Screen {
+        let codes = &self.codes()[..self.code_count()];
+        // At most 65,536 squares of 128: 2^30.
+        let squares: i32 = codes.iter().map(|code| i32::from(*code) * i32::from(*code)).sum();
+        Screen {
+            a: self.a,
+            b: self.b,
+            code_sum: self.code_sum as f32,
+            caution: caution * (squares as f32).sqrt(),
+        }
     }
 
     /// Prepares a caller's vector whose norm `codec::checked_norm` gave.
@@ -171,6 +185,25 @@ impl Query {
     }
 }
 
+/// A query's side of the estimates by sketches.
+#[derive(Clone, Copy)]
+pub struct Screen {
+    a: f32,
+    b: f32,
+    code_sum: f32,
+    caution: f32,
+}
+
+impl Screen {
+    /// The distance that a row with these terms has at least, but for luck; `dot` is that of the query's codes with the
+    /// sketch's levels. Not a number where the row's terms are none.
+    #[inline(always)]
+    pub fn least(&self, factor: f32, bias: f32, terms: Terms, dot: f32) -> f32 {
+        let most = terms.gain * ((dot - terms.zero * self.code_sum) + terms.error * self.caution);
+        (self.a + bias) - (self.b * factor) * most
+    }
+}
+
 impl Default for Query {
     fn default() -> Self {
         Query::new()
@@ -189,7 +222,7 @@ fn distance_min(metric: Metric) -> f32 {
 #[derive(Clone, Copy)]
 struct Line([u8; 64]);
 
-/// A growable array of `T` that starts on a line and is zero from its end to the end of its last line.
+/// A growable array of `T` that starts on a line and is zero from its end to the end of its last pair of lines.
 struct Buffer<T> {
     lines: Vec<Line>,
     len: usize,
@@ -216,10 +249,9 @@ impl<T: Plain> Buffer<T> {
     /// Makes room for `len` elements, of whatever value, and returns them.
     fn resize(&mut self, len: usize) -> &mut [T] {
         self.len = len;
-        self.lines.resize(len.div_ceil(Self::PER_LINE), Line([0; 64]));
-        if let Some(last) = self.lines.last_mut() {
-            *last = Line([0; 64]);
-        }
+        let lines = len.div_ceil(Self::PER_LINE).next_multiple_of(2);
+        self.lines.resize(lines, Line([0; 64]));
+        self.lines[lines.saturating_sub(2)..].fill(Line([0; 64]));
         // SAFETY: the vector holds `len` elements' worth of initialised lines, exclusively borrowed, and `Plain` types
         // may be read from any bytes and leave none uninitialised.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }

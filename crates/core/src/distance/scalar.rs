@@ -7,6 +7,7 @@ use super::{Kernels, Query};
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
     dot_int8,
+    dot_sketch,
     dot_int8_values,
     dot_int16,
     dot_f16,
@@ -63,6 +64,22 @@ unsafe fn dot_int8(query: &Query, rows: &[*const u8], dots: &mut [f32]) {
         for (i, &code) in codes.iter().enumerate() {
             // SAFETY: `i < code_count()`, which the caller says the row has.
             sum += i32::from(code) * i32::from(unsafe { int8_at(row, i) });
+        }
+        *dot = sum as f32;
+    }
+}
+
+/// # Safety
+/// See `DotRows`.
+unsafe fn dot_sketch(query: &Query, rows: &[*const u8], dots: &mut [f32]) {
+    for (dot, &row) in dots[..rows.len()].iter_mut().zip(rows) {
+        // At most 128 * 65,536 in magnitude.
+        let mut sum = 0i32;
+        for (i, &code) in query.codes().iter().enumerate() {
+            let (block, i) = (i / 128, i % 128);
+            // SAFETY: the row has a level for each of the query's codes, the caller says: 16 bytes a block.
+            let byte = unsafe { row.add(16 * block + i % 16).read() };
+            sum += i32::from(code) * i32::from(byte >> (i / 16) & 1);
         }
         *dot = sum as f32;
     }

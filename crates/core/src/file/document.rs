@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use super::layout;
 use super::shared::{HEAP_CLASSES, SharedState};
-use crate::graph::node::NodeHeader;
+use crate::graph::node::{NodeHead, NodeHeader};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design.md"));
 
@@ -80,8 +80,8 @@ fn recall_curves_are_as_documented() {
 
 #[test]
 fn node_header_is_as_documented() {
-    let fields = offsets!(NodeHeader: state, factor, bias, scale, norm, checksum, generation, upper, parent, exact_scale,
-        next, removed_epoch, marks, tags);
+    assert_fields(&table("### Head"), &offsets!(NodeHead: state, factor, bias, terms));
+    let fields = offsets!(NodeHeader: norm, checksum, generation, upper, parent, exact_scale, next, removed_epoch, marks, tags);
     assert_fields(&table("### Node header"), &fields);
 }
 
@@ -118,7 +118,7 @@ fn superblock_is_as_documented() {
         bytes[offset..offset + len].iter().rev().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte))
     };
     let plane = layout::Layout::new(&block.config);
-    let expected: [(&str, u128); 25] = [
+    let expected: [(&str, u128); 27] = [
         ("format_version", layout::FORMAT_VERSION.into()),
         ("header_bytes", layout::HEADER_BYTES as u128),
         ("commit", 77),
@@ -140,6 +140,8 @@ fn superblock_is_as_documented() {
         ("exact_bytes", plane.exact_bytes.into()),
         ("key_entry_bytes", plane.key_entry_bytes.into()),
         ("code_bytes", plane.code_bytes.into()),
+        ("codes_offset", plane.codes_offset.into()),
+        ("sketch_bytes", plane.sketch_bytes.into()),
         ("extent_count", 79),
         ("id_high_water", 80),
         ("watermark", 78),

@@ -113,6 +113,8 @@ impl Superblock {
         put(128, &commit.count.to_le_bytes());
         put(136, &commit.watermark.to_le_bytes());
         put(144, &commit.generation.to_le_bytes());
+        put(152, &layout.codes_offset.to_le_bytes());
+        put(156, &layout.sketch_bytes.to_le_bytes());
         put(168, &commit.time_ms.to_le_bytes());
         // Not required: whoever only reads vectors can do without the key index.
         let key_index = config.unique_keys.then_some((SECTION_KEY_INDEX, false));
@@ -230,6 +232,8 @@ impl Superblock {
             (108, layout.exact_bytes),
             (112, layout.key_entry_bytes),
             (116, layout.code_bytes),
+            (152, layout.codes_offset),
+            (156, layout.sketch_bytes),
         ];
         if let Some((at, _)) = derived.iter().find(|(at, value)| get_u32(bytes, *at) != *value) {
             return bad("record layout", *at);

@@ -2,6 +2,7 @@
 
 use crate::codec;
 use crate::config::Config;
+use crate::sketch;
 
 /// First bytes of every plane.
 pub const MAGIC: [u8; 8] = *b"VECPLANE";
@@ -50,8 +51,10 @@ pub const LINE_BYTES: u32 = 64;
 pub const HEAP_UNIT: u64 = 16;
 /// Key bytes kept in a record's key entry at most; longer keys go to the heap.
 pub const KEY_INLINE_MAX: u32 = 64;
-/// Bytes of a node header.
-pub const NODE_HEADER_BYTES: u32 = 64;
+/// Bytes of a node's head: the words that scoring reads besides the codes.
+pub const NODE_HEAD_BYTES: u32 = 16;
+/// Bytes of the rest of a node's fixed part.
+pub const NODE_HEADER_BYTES: u32 = 48;
 /// Highest layer a node may have.
 pub const LEVEL_MAX: u8 = 15;
 /// "No node" in links, parents and lists.
@@ -61,7 +64,7 @@ pub const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RegionKind {
-    /// Traversal data: codes, header, layer-0 links.
+    /// Traversal data: head, sketch where there are any, codes, header, layer-0 links.
     Slots = 0,
     /// Exact copies.
     Exact = 1,
@@ -80,6 +83,14 @@ pub const REGIONS: [RegionKind; 4] =
 pub struct Layout {
     /// Bytes of a record's codes.
     pub code_bytes: u32,
+    /// Bytes of a record's sketch; 0 when records have none.
+    pub sketch_bytes: u32,
+    /// Where the head starts in a slot: behind the codes, or before the sketch.
+    pub head_offset: u32,
+    /// Where the codes start in a slot.
+    pub codes_offset: u32,
+    /// Where the scale is in a slot.
+    pub scale_offset: u32,
     /// Where the node header starts in a slot.
     pub header_offset: u32,
     /// Where layer-0 links start in a slot.
@@ -104,9 +115,22 @@ impl Layout {
     /// The layout of a plane with this configuration.
     pub fn new(config: &Config) -> Self {
         let code_bytes = codec::code_bytes(config.precision, config.dims as usize) as u32;
-        let header_offset = align_up(code_bytes, 8);
-        let links_offset = header_offset + NODE_HEADER_BYTES;
-        let slot_bytes = align_up(links_offset + 4 * config.layer0_cap, LINE_BYTES);
+        let sketch_bytes = sketch::bytes(config.precision, config.dims);
+        let links_bytes = 4 * config.layer0_cap;
+        let (head_offset, codes_offset, scale_offset, header_offset);
+        if sketch_bytes == 0 {
+            (head_offset, codes_offset) = (align_up(code_bytes, 8), 0);
+            (scale_offset, header_offset) = (head_offset + 12, head_offset + NODE_HEAD_BYTES);
+        } else {
+            // The head's last word is the sketch's.
+            (head_offset, codes_offset) = (0, NODE_HEAD_BYTES + sketch_bytes);
+            header_offset = align_up(codes_offset + code_bytes + 4, 8);
+            scale_offset = header_offset - 4;
+        }
+        let fixed_bytes = header_offset + NODE_HEADER_BYTES;
+        let slot_bytes = align_up(fixed_bytes + links_bytes, LINE_BYTES);
+        // Behind a sketch at the slot's end, where they share no line with what other steps of a walk read.
+        let links_offset = if sketch_bytes == 0 { fixed_bytes } else { slot_bytes - links_bytes };
         // Whole slots in a page spare a TLB miss per record; above 7% waste that is no longer worth its bytes.
         let per_page = PAGE_BYTES / slot_bytes;
         let waste = PAGE_BYTES - per_page * slot_bytes;
@@ -115,6 +139,10 @@ impl Layout {
             if config.key_cap == 0 { 0 } else { align_up(config.key_cap.clamp(8, KEY_INLINE_MAX), 4) };
         Layout {
             code_bytes,
+            sketch_bytes,
+            head_offset,
+            codes_offset,
+            scale_offset,
             header_offset,
             links_offset,
             slot_bytes,
@@ -182,7 +210,7 @@ mod tests {
     #[test]
     fn slots_have_the_sizes_the_design_promises() {
         for (dims, bytes, per_page) in
-            [(50, 256, 16), (128, 320, 12), (384, 576, 7), (768, 960, 4), (1536, 1728, 0)]
+            [(50, 256, 16), (128, 320, 12), (384, 640, 6), (768, 1088, 0), (1536, 1984, 2)]
         {
             let layout = Layout::new(&config(dims, Precision::Int8));
             assert_eq!((layout.slot_bytes, layout.slots_per_page), (bytes, per_page), "{dims} dims");

@@ -415,16 +415,14 @@ impl Store {
     #[inline]
     pub fn before_change(&self, id: u32) {
         if id < self.capacity() {
-            let (at, header) = (self.slots().address(id), self.layout.header_offset);
-            let at = at.addr() - self.map.base(RegionKind::Slots).addr() + header as usize;
-            self.map.before_change(RegionKind::Slots, at, (self.layout.slot_bytes - header) as usize);
+            let at = self.slots().address(id).addr() - self.map.base(RegionKind::Slots).addr();
+            self.map.before_change(RegionKind::Slots, at, self.layout.slot_bytes as usize);
         }
     }
 
     /// The same before a record is written.
     pub fn before_record(&self, id: u32) {
-        let at = self.slots().address(id).addr() - self.map.base(RegionKind::Slots).addr();
-        self.map.before_change(RegionKind::Slots, at, self.layout.slot_bytes as usize);
+        self.before_change(id);
         for (region, bytes) in
             [(RegionKind::Exact, self.layout.exact_bytes), (RegionKind::Keys, self.layout.key_entry_bytes)]
         {

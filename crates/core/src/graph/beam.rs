@@ -1,9 +1,10 @@
 //! Walking one layer: the beam search of Malkov and Yashunin (arXiv:1603.09320, algorithm 2), arranged around memory.
 //!
-//! Nearly all the time of a search goes to waiting for records. So an expansion is split in two: *gather* reads a node's
-//! links, keeps those not met before and asks for every line of their records; *score* computes the distances. Between
-//! the two another expansion is gathered, which gives the lines time to arrive. The walk thus runs one expansion ahead
-//! of what it knows, and visits a few nodes more than it had to.
+//! Nearly all the time of a search goes to waiting for records. So an expansion is split in three: *gather* reads a node's
+//! links, keeps those not met before and asks for the first line of their slots; *screen* drops those whose sketches say
+//! that they are too far, and asks for the codes of the others; *score* computes the distances. Between screening and
+//! scoring another expansion is gathered, which gives the lines time to arrive. The walk thus runs one expansion ahead of
+//! what it knows, and visits a few nodes more than it had to.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +14,7 @@ use super::node::Node;
 use super::pool::{self, Entry, Pool};
 use super::visited::Visited;
 use crate::cold::Watch;
-use crate::distance::{Query, prefetch};
+use crate::distance::{Query, Screen, prefetch};
 use crate::file::layout::{LINE_BYTES, NONE};
 
 /// Candidates that an insert carries down the layers above 0. One alone lands in the wrong basin on clustered data, and
@@ -22,6 +23,10 @@ pub const DESCENT_BEAM: usize = 16;
 
 /// Expansions whose records are read from the disk side by side.
 const EXPANSIONS_COLD: usize = 4;
+
+/// How far below its estimate a distance is thought possible, in mean errors of sketches. Recall on minilm at `ef` 120 is 0.9884
+/// with this, 0.9888 with 1 and 0.9886 with 1.5, at 0.9, 1 and 1.15 of the time.
+pub const CAUTION: f32 = 0.5;
 
 /// Candidates that a search with this `ef` carries down: narrow searches should not spend their time above layer 0.
 pub fn descent_beam(ef: usize) -> usize {
@@ -64,6 +69,13 @@ impl Rows {
         self.ids.clear();
         self.rows.clear();
     }
+
+    /// Room for the results of all rows.
+    fn make_room(&mut self) {
+        if self.dots.len() < self.rows.len() {
+            self.dots.resize(self.rows.len().next_power_of_two(), 0.0);
+        }
+    }
 }
 
 impl<'a> Graph<'a> {
@@ -82,14 +94,37 @@ impl<'a> Graph<'a> {
         words.map_or(&[], |words| &words[usize::from(layer - 1) * m..usize::from(layer) * m])
     }
 
-    /// Asks for the lines of a record that scoring reads, in the order in which it does: the state word is in the last one.
+    /// Asks for the lines of a record that scoring reads.
     #[inline(always)]
     pub fn prefetch_record(&self, id: u32) {
+        self.prefetch_looked_at(id, self.score_bytes);
+    }
+
+    /// Asks for the lines of a record that the next step of a walk reads: those of its sketch where it has one.
+    #[inline(always)]
+    pub(super) fn prefetch_first(&self, id: u32) {
+        self.prefetch_looked_at(id, self.look_bytes);
+    }
+
+    /// Asks for a slot's lines up to a byte in the order in which they are read: where there are no sketches, the state word is
+    /// in the last one.
+    #[inline(always)]
+    fn prefetch_looked_at(&self, id: u32, to: u32) {
         let slot = self.slots.address(id);
-        let last = (self.score_bytes - 1) / LINE_BYTES * LINE_BYTES;
-        prefetch(slot.wrapping_add(last as usize));
-        let mut at = 0;
-        while at < last {
+        let last = (to - 1) / LINE_BYTES * LINE_BYTES;
+        if self.dot_sketch.is_some() {
+            self.prefetch_lines(id, 0, to);
+        } else {
+            prefetch(slot.wrapping_add(last as usize));
+            self.prefetch_lines(id, 0, last);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_lines(&self, id: u32, from: u32, to: u32) {
+        let slot = self.slots.address(id);
+        let mut at = from / LINE_BYTES * LINE_BYTES;
+        while at < to {
             prefetch(slot.wrapping_add(at as usize));
             at += LINE_BYTES;
         }
@@ -99,12 +134,7 @@ impl<'a> Graph<'a> {
     #[inline(always)]
     pub(super) fn prefetch_links(&self, id: u32) {
         let (start, bytes) = self.slots.links_range();
-        let slot = self.slots.address(id).wrapping_add(start as usize);
-        let mut at = 0;
-        while at < bytes {
-            prefetch(slot.wrapping_add(at as usize));
-            at += LINE_BYTES;
-        }
+        self.prefetch_lines(id, start, start + bytes);
     }
 
     /// Starts a walk: empties the sets. `ef` is how many nodes the beam keeps, `copies` how many of them may be copies of
@@ -150,10 +180,12 @@ impl<'a> Graph<'a> {
 
     /// Walks a layer until every node in the beam has been expanded. What the beam holds then is the answer.
     pub fn walk_layer(&self, query: &Query, walk: &mut Walk, layer: u8) {
+        let screen = query.screen(CAUTION);
         loop {
+            self.screen_pending(query, &screen, walk);
             match walk.pool.expand_next() {
                 Some(id) if walk.watch.is_armed() => self.gather_cold(id, layer, walk),
-                Some(id) => self.gather(id, layer, walk),
+                Some(id) => self.gather(id, layer, walk, Self::prefetch_first),
                 None if walk.pending.is_empty() => return,
                 None => {}
             }
@@ -174,7 +206,8 @@ impl<'a> Graph<'a> {
     ) -> bool {
         loop {
             match walk.pool.expand_next() {
-                Some(id) => self.gather(id, 0, walk),
+                // Distances are wanted of all.
+                Some(id) => self.gather(id, 0, walk, Self::prefetch_record),
                 None if walk.pending.is_empty() => return true,
                 None => {}
             }
@@ -215,45 +248,85 @@ impl<'a> Graph<'a> {
             }
         }
         for id in expanding.into_iter().take_while(|id| *id != NONE) {
-            self.gather(id, layer, walk);
+            self.gather(id, layer, walk, Self::prefetch_first);
         }
         walk.gathered.iter().for_each(|id| self.store.ask_for_slot(*id));
     }
 
     #[inline(always)]
-    fn gather(&self, id: u32, layer: u8, walk: &mut Walk) {
+    fn gather(&self, id: u32, layer: u8, walk: &mut Walk, ask: impl Fn(&Self, u32)) {
         walk.watch.expanded(&self.store.cold);
         let Some(node) = self.slots.get(id) else { return };
-        for link in self.links(node, layer) {
+        let links = self.links(node, layer);
+        for link in links {
             let id = link.load(Ordering::Relaxed);
             if id == NONE {
                 break;
             }
             if id < self.slots.limit() && walk.visited.insert(id) {
-                self.prefetch_record(id);
+                ask(self, id);
                 walk.gathered.push(id);
             }
         }
         for &id in walk.held_out.detours(id).iter().take(if layer == 0 { usize::MAX } else { 0 }) {
             if id < self.slots.limit() && walk.visited.insert(id) {
-                self.prefetch_record(id);
+                ask(self, id);
                 walk.gathered.push(id);
             }
         }
     }
 
+    /// Drops what is pending and, by its sketch, too far for the beam; asks for the codes of the rest.
+    #[inline(always)]
+    pub(super) fn screen_pending(&self, query: &Query, screen: &Screen, walk: &mut Walk) {
+        let Some(dot_sketch) = self.dot_sketch else { return };
+        let Walk { pool, pending, rows, reach, .. } = walk;
+        let bound = pool.bound().max(*reach);
+        let far = if bound == Entry::MAX { f32::INFINITY } else { pool::distance(bound) };
+        rows.clear();
+        for &id in pending.iter() {
+            if let Some(node) = self.slots.get(id)
+                && self.is_readable(&node)
+            {
+                rows.ids.push(id);
+                rows.rows.push(node.sketch().cast_const());
+            }
+        }
+        rows.make_room();
+        // SAFETY: as in `score_collected`, for the sketches, which have a level for each of the query's codes.
+        unsafe { dot_sketch(query, &rows.rows, &mut rows.dots) };
+        pending.clear();
+        for (&id, &dot) in rows.ids.iter().zip(&rows.dots) {
+            let Some(node) = self.slots.get(id) else { continue };
+            let bias = if self.has_bias { node.bias() } else { 0.0 };
+            let least = screen.least(node.factor(), bias, node.sketch_terms(), dot);
+            let too_far = least > far;
+            if !too_far {
+                self.prefetch_lines(id, self.look_bytes, self.score_bytes);
+                pending.push(id);
+            }
+        }
+    }
+
+    /// Whether this walk may read a record.
+    #[inline(always)]
+    fn is_readable(&self, node: &Node<'a>) -> bool {
+        if self.writing { node.is_linked() } else { node.is_live() }
+    }
+
     #[inline(always)]
     pub(super) fn score_pending(&self, query: &Query, walk: &mut Walk) {
         let Walk { pool, pending, rows, copies, reach, .. } = walk;
-        let readable = |node: &Node<'a>| if self.writing { node.is_linked() } else { node.is_live() };
+        let readable = |node: &Node<'a>| self.is_readable(node);
         self.score_where(query, pending.drain(..), rows, readable, |id, distance| {
             let entry = pool::entry(distance, id);
             if entry >= pool.bound() {
                 return;
             }
+            let at = pool.position(entry);
             // Copies of one vector must not fill the beam, for there would be no way past them: they take nobody else's
             // place, and of a thousand only some are let in.
-            if let Some((other, count)) = pool.ties(entry, *copies)
+            if let Some((other, count)) = pool.ties(entry, at, *copies)
                 && self.are_copies(id, other)
             {
                 if count >= *copies {
@@ -265,7 +338,7 @@ impl<'a> Graph<'a> {
                 // What lies beyond the reach keeps its room.
                 pool.widen();
             }
-            if pool.insert(entry) {
+            if pool.insert_at(entry, at) {
                 // It will be expanded, sooner or later: its links should be there by then.
                 self.prefetch_links(id);
             }
@@ -330,9 +403,7 @@ impl<'a> Graph<'a> {
     /// Distances of the rows collected under the caller's pin, for as many queries as it likes.
     #[inline(always)]
     pub fn score_collected(&self, query: &Query, rows: &mut Rows, mut found: impl FnMut(u32, f32)) {
-        if rows.dots.len() < rows.rows.len() {
-            rows.dots.resize(rows.rows.len().next_power_of_two(), 0.0);
-        }
+        rows.make_room();
         // SAFETY: each row belongs to a slot whose state word was accepted when loaded (Acquire): live under the caller's
         // pin, or being linked with the caller holding the lock of a node that links to it. Either way its codes are
         // complete and nobody writes them; they have the plane's format and dimensions.

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use super::allowed::Allowed;
-use super::beam::{Walk, descent_beam};
+use super::beam::{CAUTION, Walk, descent_beam};
 use super::pool;
 use super::search::Ranking;
 use super::{Graph, Scratch};
@@ -61,10 +61,15 @@ impl<'a> Graph<'a> {
         walk.bridges.extend(outside);
         let looks_max = ef.max(BEAM_MIN).saturating_mul(expansion.max(1));
         let mut looks = 0;
-        while self.step_among(filter, walk) {
+        let screen = query.screen(CAUTION);
+        loop {
             looks += walk.pending.len();
             if looks > looks_max {
                 return Vec::new();
+            }
+            self.screen_pending(query, &screen, walk);
+            if !self.step_among(filter, walk) {
+                break;
             }
             self.score_pending(query, walk);
             std::mem::swap(&mut walk.pending, &mut walk.gathered);
@@ -107,7 +112,7 @@ impl<'a> Graph<'a> {
             }
             if filter.contains(id) {
                 if walk.visited.insert(id) {
-                    self.prefetch_record(id);
+                    self.prefetch_first(id);
                     walk.gathered.push(id);
                 }
             } else if bridges && walk.visited.insert(id) {

@@ -175,7 +175,7 @@ impl<'a> Graph<'a> {
 
     /// Asks for the records that a node links to; editing reads them all.
     fn prefetch_neighbours(&self, links: &[AtomicU32]) {
-        let bytes = self.score_bytes + 64;
+        let bytes = self.slots.header_bytes();
         for id in ids(links).filter(|id| *id < self.slots.limit()) {
             let slot = self.slots.address(id);
             (0..bytes.div_ceil(64)).for_each(|line| prefetch(slot.wrapping_add(64 * line as usize)));

@@ -56,8 +56,13 @@ pub struct Graph<'a> {
     pub slots: Slots<'a>,
     locks: &'a LinkLocks,
     dot: DotRows,
+    /// `None` where records have no sketches.
+    dot_sketch: Option<DotRows>,
     m: usize,
     has_bias: bool,
+    /// Bytes from a slot's start that a first look reads.
+    look_bytes: u32,
+    /// Bytes from a slot's start that scoring reads.
     score_bytes: u32,
     /// Walks see records that are still being linked in: two that are inserted at once should find each other.
     writing: bool,
@@ -94,8 +99,10 @@ impl<'a> Graph<'a> {
                 Precision::F16 => kernels.dot_f16,
                 Precision::F32 => kernels.dot_f32,
             },
+            dot_sketch: slots.have_sketches().then_some(kernels.dot_sketch),
             m: config.m as usize,
             has_bias,
+            look_bytes: slots.look_bytes(),
             score_bytes: slots.score_bytes(),
             writing: false,
         }

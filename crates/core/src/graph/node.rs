@@ -1,4 +1,4 @@
-//! A node's slot in the map: codes, header, layer-0 links.
+//! A node's slot in the map: head, sketch, codes, header, layer-0 links.
 //!
 //! The protocol that makes these views sound (F4): header and links are atomics, which any thread may read and write at
 //! any time. Codes (and the exact copy and key entry of the same id) are plain bytes. They are written only while the
@@ -9,8 +9,9 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::file::layout::{LEVEL_MAX, Layout, NODE_HEADER_BYTES, PAGE_BYTES};
+use crate::file::layout::{LEVEL_MAX, Layout, NODE_HEAD_BYTES, NODE_HEADER_BYTES, PAGE_BYTES};
 use crate::protocol;
+use crate::sketch::Terms;
 use crate::testing::moment;
 
 /// What a slot holds; the low bits of its state word.
@@ -43,19 +44,25 @@ pub const MARK_OUTLIER: u32 = 1;
 /// `NodeHeader::marks`: a node that a host has written, with links of its own. It has no parent and is none.
 pub const MARK_MIRRORED: u32 = 2;
 
-/// The fixed part of a node, between its codes and its links.
+/// What scoring reads of a node besides its codes. It follows them, or, in planes with sketches, begins the slot, so that one
+/// cache line may be all that a walk has to see of a node that is too far.
 #[repr(C)]
-pub struct NodeHeader {
+pub struct NodeHead {
     /// `SlotState` in bits 0 to 7, level in bits 8 to 15; of a replaced record, in bits 16 to 31, the low bits of the number
     /// of the commit that makes what replaced it durable.
     pub state: AtomicU32,
-    /// Multiplier of the code dot product, by metric; f32 bits, as are the next three.
+    /// Multiplier of the code dot product, by metric; f32 bits, as is the next.
     pub factor: AtomicU32,
     /// Addend of the distance, by metric.
     pub bias: AtomicU32,
-    /// Component = code * scale.
-    pub scale: AtomicU32,
-    /// Euclidean norm of the caller's vector.
+    /// The sketch's terms; in planes without sketches, the scale.
+    pub terms: AtomicU32,
+}
+
+/// The rest of a node's fixed part.
+#[repr(C)]
+pub struct NodeHeader {
+    /// Euclidean norm of the caller's vector; f32 bits.
     pub norm: AtomicU32,
     /// Over everything that does not change while the record lives.
     pub checksum: AtomicU32,
@@ -77,7 +84,18 @@ pub struct NodeHeader {
     pub tags: AtomicU32,
 }
 
+const _: () = assert!(std::mem::size_of::<NodeHead>() == NODE_HEAD_BYTES as usize);
 const _: () = assert!(std::mem::size_of::<NodeHeader>() == NODE_HEADER_BYTES as usize);
+
+/// Where a slot's parts are.
+#[derive(Clone, Copy)]
+struct Places {
+    head: u32,
+    codes: u32,
+    scale: u32,
+    header: u32,
+    links: u32,
+}
 
 /// Where slots lie, with everything the address arithmetic needs at hand.
 #[derive(Clone, Copy)]
@@ -90,8 +108,8 @@ pub struct Slots<'a> {
     /// `id / slots_per_page == (id * page_magic) >> page_shift` for every 31-bit id.
     page_magic: u64,
     page_shift: u32,
-    header_offset: u32,
-    links_offset: u32,
+    places: Places,
+    code_bytes: u32,
     layer0_cap: u32,
     _map: PhantomData<&'a NodeHeader>,
 }
@@ -121,8 +139,14 @@ impl<'a> Slots<'a> {
             page_waste,
             page_magic,
             page_shift,
-            header_offset: layout.header_offset,
-            links_offset: layout.links_offset,
+            places: Places {
+                head: layout.head_offset,
+                codes: layout.codes_offset,
+                scale: layout.scale_offset,
+                header: layout.header_offset,
+                links: layout.links_offset,
+            },
+            code_bytes: layout.code_bytes,
             layer0_cap,
             _map: PhantomData,
         }
@@ -152,21 +176,35 @@ impl<'a> Slots<'a> {
     pub fn get(&self, id: u32) -> Option<Node<'a>> {
         (id < self.limit).then(|| Node {
             slot: self.address(id),
-            header_offset: self.header_offset,
-            links_offset: self.links_offset,
+            places: self.places,
             layer0_cap: self.layer0_cap,
             _map: PhantomData,
         })
     }
 
-    /// Bytes from a slot's start through the header words that scoring reads.
+    /// Whether records have sketches.
+    pub fn have_sketches(&self) -> bool {
+        self.places.codes > 0
+    }
+
+    /// Bytes from a slot's start that scoring reads.
     pub fn score_bytes(&self) -> u32 {
-        self.header_offset + 12
+        if self.have_sketches() { self.places.codes + self.code_bytes } else { self.places.head + 12 }
+    }
+
+    /// Bytes from a slot's start that a first look reads: head and sketch, or all that scoring reads.
+    pub fn look_bytes(&self) -> u32 {
+        if self.have_sketches() { self.places.codes } else { self.score_bytes() }
+    }
+
+    /// Bytes from a slot's start through the header.
+    pub fn header_bytes(&self) -> u32 {
+        self.places.header + NODE_HEADER_BYTES
     }
 
     /// Where layer-0 links start in a slot, and how many bytes they take.
     pub fn links_range(&self) -> (u32, u32) {
-        (self.links_offset, 4 * self.layer0_cap)
+        (self.places.links, 4 * self.layer0_cap)
     }
 }
 
@@ -174,19 +212,32 @@ impl<'a> Slots<'a> {
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
     slot: *mut u8,
-    header_offset: u32,
-    links_offset: u32,
+    places: Places,
     layer0_cap: u32,
     _map: PhantomData<&'a NodeHeader>,
 }
 
 impl<'a> Node<'a> {
-    /// The fixed part.
+    /// The words that scoring reads.
+    #[inline(always)]
+    pub fn head(&self) -> &'a NodeHead {
+        // SAFETY: `Slots::new`'s caller vouched for the slot's memory for 'a; the head starts at a multiple of 8 inside a
+        // 64-byte aligned slot; all of it is atomics, for which every bit pattern is a value.
+        unsafe { &*self.slot.add(self.places.head as usize).cast::<NodeHead>() }
+    }
+
+    /// The rest of the fixed part.
     #[inline(always)]
     pub fn header(&self) -> &'a NodeHeader {
-        // SAFETY: `Slots::new`'s caller vouched for the slot's memory for 'a; the header starts at a multiple of 8
-        // inside a 64-byte aligned slot; all of it is atomics, for which every bit pattern is a value.
-        unsafe { &*self.slot.add(self.header_offset as usize).cast::<NodeHeader>() }
+        // SAFETY: as for `head`.
+        unsafe { &*self.slot.add(self.places.header as usize).cast::<NodeHeader>() }
+    }
+
+    /// Component = code * scale; f32 bits.
+    #[inline(always)]
+    pub fn scale_word(&self) -> &'a AtomicU32 {
+        // SAFETY: as for `head`, at a multiple of 4.
+        unsafe { &*self.slot.add(self.places.scale as usize).cast::<AtomicU32>() }
     }
 
     /// Links on layer 0: ids up to the first `NONE`.
@@ -195,7 +246,7 @@ impl<'a> Node<'a> {
         // SAFETY: as for `header`; the layout has `layer0_cap` words behind the header, inside the slot.
         unsafe {
             std::slice::from_raw_parts(
-                self.slot.add(self.links_offset as usize).cast(),
+                self.slot.add(self.places.links as usize).cast(),
                 self.layer0_cap as usize,
             )
         }
@@ -205,13 +256,19 @@ impl<'a> Node<'a> {
     /// slot's builder.
     #[inline(always)]
     pub fn codes(&self) -> *mut u8 {
-        self.slot
+        self.slot.wrapping_add(self.places.codes as usize)
+    }
+
+    /// First byte of the sketch, in planes that have them. The same asks for the same.
+    #[inline(always)]
+    pub fn sketch(&self) -> *mut u8 {
+        self.slot.wrapping_add(NODE_HEAD_BYTES as usize)
     }
 
     /// The state word, before anything else of the record is looked at.
     #[inline(always)]
     pub fn state_word(&self) -> u32 {
-        protocol::see(&self.header().state)
+        protocol::see(&self.head().state)
     }
 
     /// Whether the slot holds a record.
@@ -249,7 +306,7 @@ impl<'a> Node<'a> {
 
     /// Changes state and level in one store.
     pub fn set_state(&self, state: SlotState, level: u8) {
-        protocol::turn_to(&self.header().state, state as u32 | u32::from(level) << 8);
+        protocol::turn_to(&self.head().state, state as u32 | u32::from(level) << 8);
         moment();
     }
 
@@ -257,7 +314,7 @@ impl<'a> Node<'a> {
     /// must not part the state from the number.
     pub fn set_replaced(&self, commit: u64) {
         let word = SlotState::Replaced as u32 | u32::from(self.level()) << 8 | (commit as u32) << 16;
-        protocol::turn_to(&self.header().state, word);
+        protocol::turn_to(&self.head().state, word);
         moment();
     }
 
@@ -269,21 +326,37 @@ impl<'a> Node<'a> {
         word & 0xFF == SlotState::Replaced as u32 && ahead > 0
     }
 
-    /// See `NodeHeader::factor`.
+    /// See `NodeHead::factor`.
     #[inline(always)]
     pub fn factor(&self) -> f32 {
-        f32::from_bits(self.header().factor.load(Ordering::Relaxed))
+        f32::from_bits(self.head().factor.load(Ordering::Relaxed))
     }
 
-    /// See `NodeHeader::bias`.
+    /// See `NodeHead::bias`.
     #[inline(always)]
     pub fn bias(&self) -> f32 {
-        f32::from_bits(self.header().bias.load(Ordering::Relaxed))
+        f32::from_bits(self.head().bias.load(Ordering::Relaxed))
     }
 
-    /// See `NodeHeader::scale`.
+    /// See `NodeHead::terms`.
+    #[inline(always)]
+    pub fn sketch_terms(&self) -> Terms {
+        Terms::decode(self.head().terms.load(Ordering::Relaxed))
+    }
+
+    /// See `scale_word`.
     pub fn scale(&self) -> f32 {
-        f32::from_bits(self.header().scale.load(Ordering::Relaxed))
+        f32::from_bits(self.scale_word().load(Ordering::Relaxed))
+    }
+
+    /// First byte, and how many there are, of what a record keeps of its vector in its slot: the sketch with its terms, where
+    /// there is one, and the codes.
+    pub fn vector_bytes(&self, layout: &Layout) -> (*mut u8, usize) {
+        let codes = layout.code_bytes as usize;
+        match layout.sketch_bytes {
+            0 => (self.codes(), codes),
+            sketch => (self.sketch().wrapping_sub(4), 4 + sketch as usize + codes),
+        }
     }
 
     /// See `NodeHeader::norm`.
@@ -398,7 +471,11 @@ mod tests {
         for per_page in 1..=64u32 {
             let layout = Layout {
                 code_bytes: 0,
-                header_offset: 0,
+                sketch_bytes: 0,
+                head_offset: 0,
+                codes_offset: 0,
+                scale_offset: 12,
+                header_offset: 16,
                 links_offset: 64,
                 slot_bytes: PAGE_BYTES / per_page / 64 * 64,
                 slots_per_page: per_page,

@@ -160,6 +160,37 @@ fn int8_dots_are_exact_and_stay_within_their_rows() {
 }
 
 #[test]
+fn sketch_dots_are_exact_and_stay_within_their_rows() {
+    let mut random = Random(0x1357_9BDF_0246_8ACE);
+    let mut guards = guards();
+    for dims in lengths() {
+        for pattern in 0..4 {
+            let biased: Vec<u8> = match pattern {
+                0 => vec![255; dims],
+                1 => vec![0; dims],
+                _ => INT8_MAKE(&mut random, dims),
+            };
+            let row = |random: &mut Random| -> Vec<u8> {
+                let byte = |random: &mut Random| if pattern < 2 { 255 } else { (random.next() >> 8) as u8 };
+                (0..dims.div_ceil(128) * 16).map(|_| byte(random)).collect()
+            };
+            let rows: Vec<Vec<u8>> = (0..ROWS_MAX).map(|_| row(&mut random)).collect();
+            let query = codes_query(&biased);
+            let pointers: Vec<_> = guards.iter_mut().zip(&rows).map(|(guard, row)| guard.hold(row)).collect();
+            let level = |row: &[u8], i: usize| i64::from(row[i / 128 * 16 + i % 16] >> (i % 128 / 16) & 1);
+            for kernels in available() {
+                in_batches(kernels.dot_sketch, &query, &pointers, |i, dot| {
+                    let codes = biased.iter().enumerate();
+                    let expected: i64 =
+                        codes.map(|(at, &q)| (i64::from(q) - 128) * level(&rows[i], at)).sum();
+                    assert_eq!(dot, expected as f32, "{} dims {dims} pattern {pattern}", kernels.name);
+                });
+            }
+        }
+    }
+}
+
+#[test]
 fn int8_dots_of_the_longest_vectors_do_not_overflow() {
     for (q, v) in [(255, 255), (255, 1), (1, 255), (1, 1), (0, 255), (0, 0), (255, 0)] {
         let dims = crate::options::DIMS_MAX as usize;
@@ -171,6 +202,10 @@ fn int8_dots_of_the_longest_vectors_do_not_overflow() {
             // SAFETY: the rows are slices of that length.
             unsafe { (kernels.dot_int8)(&query, &[row.as_ptr(); 5], &mut dots) };
             assert_eq!(dots, [expected as f32; 5], "{} {q} {v}", kernels.name);
+            let expected = ((i64::from(q) - 128) * dims as i64) as f32;
+            // SAFETY: 65,536 levels take 8,192 bytes.
+            unsafe { (kernels.dot_sketch)(&query, &[[0xFF; 8192].as_ptr(); 5], &mut dots) };
+            assert_eq!(dots, [expected; 5], "{} {q}", kernels.name);
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::distance::{Kernels, Query, scalar};
 pub(in crate::distance) static KERNELS: Kernels = Kernels {
     name: "avx2",
     dot_int8: dot_int8_avx2,
+    dot_sketch,
     dot_int8_values: float_rows::<Int8, Dot>,
     dot_int16: float_rows::<Int16, Dot>,
     dot_f16: float_rows::<F16, Dot>,
@@ -374,6 +375,64 @@ macro_rules! dot_int8 {
 
 dot_int8!(dot_int8_avx2, code_group_avx2, "avx2,fma,f16c", split_codes, add_products);
 dot_int8!(dot_int8_vnni, code_group_vnni, "avx2,fma,f16c,avxvnni", whole_codes, add_products_vnni);
+
+/// # Safety
+/// See `DotRows`.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn dot_sketch(query: &Query, rows: &[*const u8], dots: &mut [f32]) {
+    let (groups, rest) = rows.as_chunks::<4>();
+    let (group_dots, rest_dots) = dots[..rows.len()].as_chunks_mut::<4>();
+    // SAFETY: this function's contract is that of the groups.
+    unsafe {
+        for (dots, rows) in group_dots.iter_mut().zip(groups) {
+            *dots = sketch_group::<4>(query, rows);
+        }
+        let dots = match *rest {
+            [a, b, c] => sketch_group::<3>(query, &[a, b, c]),
+            [a, b] => sketch_group::<2>(query, &[a, b]),
+            [a] => sketch_group::<1>(query, &[a]),
+            _ => return,
+        };
+        rest_dots.copy_from_slice(&dots[..rest.len()]);
+    }
+}
+
+/// # Safety
+/// Each row has a level for each of the query's codes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn sketch_group<const N: usize>(query: &Query, rows: &[*const u8; N]) -> [f32; 4] {
+    let (blocks, _) = query.codes().as_chunks::<128>();
+    let mask = _mm256_set1_epi8(1);
+    // The upper half of a step takes the odd bits.
+    let odd = _mm256_setr_epi64x(0, 0, 1, 1);
+    let mut sums = [_mm256_setzero_si256(); 4];
+    for (at, block) in blocks.iter().enumerate() {
+        let mut levels = [_mm256_setzero_si256(); N];
+        for (levels, row) in levels.iter_mut().zip(rows) {
+            // SAFETY: a block of a sketch has 16 bytes.
+            let block = unsafe { _mm_loadu_si128(row.add(16 * at).cast()) };
+            *levels = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(block), odd);
+        }
+        // At most 4 * 2 * 128 in magnitude.
+        let mut words = [_mm256_setzero_si256(); N];
+        for codes in block.as_chunks::<32>().0 {
+            // SAFETY: the chunk has 32 bytes.
+            let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
+            for (word, levels) in words.iter_mut().zip(&mut levels) {
+                let step = _mm256_and_si256(*levels, mask);
+                *word = _mm256_add_epi16(*word, _mm256_maddubs_epi16(step, codes));
+                // What comes from the next byte is masked off.
+                *levels = _mm256_srli_epi16::<2>(*levels);
+            }
+        }
+        for (sum, word) in sums.iter_mut().zip(words) {
+            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(word, _mm256_set1_epi16(1)));
+        }
+    }
+    let [a, b, c, d] = sums;
+    sums_i32(a, b, c, d, 0)
+}
 
 /// # Safety
 /// See `Kernels::load_int8`.

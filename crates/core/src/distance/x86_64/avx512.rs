@@ -12,6 +12,8 @@ use crate::distance::{Kernels, Query, scalar};
 pub(in crate::distance) static KERNELS: Kernels = Kernels {
     name: "avx512",
     dot_int8,
+    // Rows of a line leave wider registers nothing to gain.
+    dot_sketch: avx2::dot_sketch,
     dot_int8_values: float_rows::<Int8, Dot>,
     dot_int16: float_rows::<Int16, Dot>,
     dot_f16: float_rows::<F16, Dot>,
@@ -29,6 +31,7 @@ pub(in crate::distance) fn detected() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx2")
 }
 
 /// Components of a step of the float kernels.
