@@ -390,9 +390,9 @@ fn beside_writers_no_search_finds_what_was_removed_or_misses_what_was_there() {
                     let keys: HashSet<String> =
                         (0..hits.len()).map(|i| String::from_utf8(hits.key(i).to_vec()).unwrap()).collect();
                     assert!(keys.is_disjoint(&removed), "{keys:?} has one of {removed:?}");
-                    let (_, removed) = there.lock().unwrap().clone();
+                    let (still, _) = there.lock().unwrap().clone();
                     let missing: Vec<_> =
-                        inserted.difference(&keys).filter(|key| !removed.contains(*key)).collect();
+                        inserted.intersection(&still).filter(|key| !keys.contains(*key)).collect();
                     assert!(missing.is_empty(), "{keys:?} lacks {missing:?}");
                     copied.fetch_or(copy_bytes(handle) > 0, Ordering::Relaxed);
                 }
