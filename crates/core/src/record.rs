@@ -310,4 +310,28 @@ mod tests {
         assert_eq!(unsafe { super::key(&reader.store, reused) }, Some(&key[..]));
         drop(pinned);
     }
+
+    /// A sketch that says the wrong thing would hide its record from searches, and nothing else would look wrong.
+    #[test]
+    fn damage_to_a_sketch_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let plane = Plane::create(&dir.path().join("plane"), &CreateOptions::new(150)).unwrap();
+        for i in 0..3 {
+            plane.insert(&[i as f32; 150], b"").unwrap();
+        }
+        assert!(plane.verify().unwrap().ok());
+        let engine = plane.engine().unwrap();
+        let node = engine.store.node(1).unwrap();
+        let damages: [&dyn Fn(); 2] = [
+            // SAFETY: nobody else has the plane.
+            &|| unsafe { *node.sketch().add(7) ^= 4 },
+            &|| drop(node.head().terms.fetch_xor(1 << 20, Ordering::Relaxed)),
+        ];
+        for damage in damages {
+            damage();
+            assert!(!plane.verify().unwrap().ok());
+            damage();
+            assert!(plane.verify().unwrap().ok());
+        }
+    }
 }

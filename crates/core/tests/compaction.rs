@@ -453,6 +453,27 @@ fn what_fails_leaves_the_plane_and_its_directory_as_they_were() {
     assert!(image::read(&path) == before, "the file changed");
 }
 
+/// Records of more than 128 components have sketches, by which walks tell who is near.
+#[test]
+fn every_record_finds_itself_after_a_compaction_that_copied_its_sketch() {
+    let mut rng = Rng::for_test("every_record_finds_itself_after_a_compaction_that_copied_its_sketch");
+    let dir = image::evidence_dir();
+    let path = dir.path().join("plane");
+    let plane = Plane::create(&path, &CreateOptions::new(150)).unwrap();
+    let vectors: Vec<Vec<f32>> = (0..1_000).map(|_| rng.gaussian(150)).collect();
+    vectors.iter().for_each(|vector| drop(plane.insert(vector, b"").unwrap()));
+    assert!(plane.remove(0).unwrap());
+    for _ in 0..2 {
+        for (id, vector) in vectors.iter().enumerate().skip(1) {
+            let hits =
+                plane.search(vector, &SearchOptions { ef: Some(32), ..SearchOptions::new(1) }).unwrap();
+            assert_eq!((hits.ids[0] as usize, hits.distances[0] < 1e-5), (id, true));
+        }
+        plane.compact(&CompactOptions::default(), &|_, _| true).unwrap();
+    }
+    check_verified(&plane);
+}
+
 #[test]
 fn an_empty_plane_and_a_full_one_are_compacted_like_any_other() {
     let dir = image::evidence_dir();

@@ -14,7 +14,7 @@ use vecplane_core::{
     testing,
 };
 
-const DIMS: usize = 16;
+const DIMS: usize = 160;
 const CAP: usize = 8;
 const M: usize = 4;
 

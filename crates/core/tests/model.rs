@@ -9,7 +9,7 @@ use vecplane_core::{Batch, CreateOptions, Error, Metric, Precision, Rerank, Sear
 const PRECISIONS: [Precision; 4] = [Precision::Int8, Precision::Int16, Precision::F16, Precision::F32];
 const RERANKS: [Rerank; 3] = [Rerank::F32, Rerank::None, Rerank::F16];
 const METRICS: [Metric; 3] = [Metric::Cosine, Metric::L2, Metric::InnerProduct];
-const DIMS: [u32; 4] = [1, 3, 17, 64];
+const DIMS: [u32; 4] = [1, 3, 17, 150];
 
 /// What searches with ef 128 find of the records themselves. Two links a node are no graph to speak of: everything can be
 /// reached, but not by a narrow beam; and under inner product a few long vectors are everyone's neighbours.
