@@ -325,7 +325,9 @@ mod tests {
         let damages: [&dyn Fn(); 2] = [
             // SAFETY: nobody else has the plane.
             &|| unsafe { *node.sketch().add(7) ^= 4 },
-            &|| drop(node.head().terms.fetch_xor(1 << 20, Ordering::Relaxed)),
+            &|| {
+                node.head().terms.fetch_xor(1 << 20, Ordering::Relaxed);
+            },
         ];
         for damage in damages {
             damage();
