@@ -323,10 +323,9 @@ impl<'a> Graph<'a> {
             if entry >= pool.bound() {
                 return;
             }
-            let at = pool.position(entry);
             // Copies of one vector must not fill the beam, for there would be no way past them: they take nobody else's
             // place, and of a thousand only some are let in.
-            if let Some((other, count)) = pool.ties(entry, at, *copies)
+            if let Some((other, count)) = pool.ties(entry, *copies)
                 && self.are_copies(id, other)
             {
                 if count >= *copies {
@@ -338,7 +337,7 @@ impl<'a> Graph<'a> {
                 // What lies beyond the reach keeps its room.
                 pool.widen();
             }
-            if pool.insert_at(entry, at) {
+            if pool.insert(entry) {
                 // It will be expanded, sooner or later: its links should be there by then.
                 self.prefetch_links(id);
             }

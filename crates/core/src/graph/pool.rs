@@ -80,16 +80,11 @@ impl Pool {
         self.capacity = (self.capacity + 1).min(self.capacity_max);
     }
 
-    /// Where an entry belongs.
+    /// When entries have the very same distance: one of them, and how many there are, counting no further than `most`.
     #[inline(always)]
-    pub fn position(&self, entry: Entry) -> usize {
-        self.entries.partition_point(|other| *other < entry)
-    }
-
-    /// When entries around `at`, an entry's position, have its very distance: one of them, and how many there are, counting no further than `most`.
-    #[inline(always)]
-    pub fn ties(&self, entry: Entry, at: usize, most: usize) -> Option<(u32, usize)> {
+    pub fn ties(&self, entry: Entry, most: usize) -> Option<(u32, usize)> {
         let same = |other: Option<&Entry>| other.is_some_and(|other| other >> 32 == entry >> 32);
+        let at = self.entries.partition_point(|other| *other < entry);
         // Nearly always neither neighbour has the distance, and that is all there is to know.
         let alone = !same(self.entries.get(at)) && !same(self.entries[..at].last());
         if alone {
@@ -103,15 +98,10 @@ impl Pool {
     /// Adds an entry when it is among the nearest, and tells whether it is.
     #[inline(always)]
     pub fn insert(&mut self, entry: Entry) -> bool {
-        entry < self.bound() && self.insert_at(entry, self.position(entry))
-    }
-
-    /// Adds an entry at its position unless that is past the end; tells whether it did.
-    #[inline(always)]
-    pub fn insert_at(&mut self, entry: Entry, at: usize) -> bool {
-        if at >= self.capacity {
+        if entry >= self.bound() {
             return false;
         }
+        let at = self.entries.partition_point(|other| *other < entry);
         if self.entries.len() < self.capacity {
             self.entries.push(entry);
         }
@@ -144,10 +134,6 @@ impl Pool {
     /// The nearest node not yet expanded, which now is.
     #[inline(always)]
     pub fn expand_next(&mut self) -> Option<u32> {
-        // A newcomer takes the cursor back over many that are expanded.
-        let (chunks, _) = self.entries[self.cursor..].as_chunks::<8>();
-        let all = |chunk: &&[Entry; 8]| chunk.iter().fold(EXPANDED, |all, entry| all & entry) == EXPANDED;
-        self.cursor += 8 * chunks.iter().take_while(all).count();
         while let Some(entry) = self.entries.get_mut(self.cursor) {
             self.cursor += 1;
             if *entry & EXPANDED == 0 {
