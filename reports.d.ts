@@ -16,7 +16,7 @@ export interface Stats {
   maxLevel: number
   /** Size of the file. */
   fileBytes: number
-  /** One record's slot: codes, links of layer 0, padding within a page. */
+  /** One record's slot: codes (and a sketch of them in int8 planes of more than 128 dimensions), links of layer 0, padding within a page. */
   slotBytes: number
   /** One record's exact copy. */
   exactBytes: number

@@ -24,6 +24,8 @@ pub enum Planted {
     IdentityAlwaysSame,
     /// Walks over a plane that is not in memory read one page after the other.
     NeverAsksForPages,
+    /// Walks read the codes of all that they meet.
+    IgnoresSketches,
 }
 
 #[cfg(not(feature = "testing"))]

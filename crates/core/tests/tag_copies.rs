@@ -57,6 +57,16 @@ fn fill(plane: &Plane, first: usize, count: usize, tag: u32, rng: &mut Rng) {
     assert!(outcome.fault.is_none() && outcome.rejected.is_empty());
 }
 
+/// Records of tag 0, 200 of tag 1, which are scanned exactly, and 1,500 of tag 2, which are scanned by their codes first.
+fn few_and_many(path: &Path, rng: &mut Rng) -> Plane {
+    let plane = Plane::create(path, &options()).unwrap();
+    fill(&plane, 0, 5_000, 0, rng);
+    for (tag, count) in [(1, 200), (2, 1_500)] {
+        fill(&plane, 10_000 * tag as usize, count, tag, rng);
+    }
+    plane
+}
+
 fn ask(plane: &Plane, vector: &[f32], tags: &TagQuery, rerank: bool) -> Hits {
     let options = SearchOptions { tags: Some(tags), rerank, ..SearchOptions::new(10) };
     plane.search(vector, &options).unwrap()
@@ -192,11 +202,7 @@ fn after_any_kind_of_write_no_copy_is_used_that_it_has_made_wrong() {
     let mut rng = Rng::for_test("after_any_kind_of_write_no_copy_is_used_that_it_has_made_wrong");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("plane");
-    let plane = Plane::create(&path, &options()).unwrap();
-    fill(&plane, 0, 5_000, 0, &mut rng);
-    for (tag, count) in [(1, 200), (2, 1_500)] {
-        fill(&plane, 10_000 * tag as usize, count, tag, &mut rng);
-    }
+    let plane = few_and_many(&path, &mut rng);
     let other = stranger(&path);
     for step in 0..by_form(1, 10) * 2 * KINDS.len() {
         let (kind, tag) = (KINDS[step / 2 % KINDS.len()], 1 + step as u32 % 2);
@@ -310,11 +316,7 @@ fn what_another_process_writes_is_seen_by_the_next_search() {
     let mut rng = Rng::for_test("what_another_process_writes_is_seen_by_the_next_search");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("plane");
-    let plane = Plane::create(&path, &options()).unwrap();
-    fill(&plane, 0, 5_000, 0, &mut rng);
-    for (tag, count) in [(1, 200), (2, 1_500)] {
-        fill(&plane, 10_000 * tag as usize, count, tag, &mut rng);
-    }
+    let plane = few_and_many(&path, &mut rng);
     for step in 0..2 * KINDS.len() {
         let (kind, tag) = (KINDS[step / 2], 1 + step as u32 % 2);
         println!("step {step}: {kind}, tag {tag}");

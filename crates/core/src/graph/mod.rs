@@ -44,6 +44,7 @@ use crate::file::layout::NONE;
 use crate::file::store::Store;
 use crate::options::{Metric, Precision};
 use crate::protocol;
+use crate::testing::{Planted, is_planted};
 
 use beam::Walk;
 use links::LinkLocks;
@@ -99,7 +100,8 @@ impl<'a> Graph<'a> {
                 Precision::F16 => kernels.dot_f16,
                 Precision::F32 => kernels.dot_f32,
             },
-            dot_sketch: slots.have_sketches().then_some(kernels.dot_sketch),
+            dot_sketch: (slots.have_sketches() && !is_planted(Planted::IgnoresSketches))
+                .then_some(kernels.dot_sketch),
             m: config.m as usize,
             has_bias,
             look_bytes: slots.look_bytes(),
