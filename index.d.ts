@@ -110,7 +110,7 @@ export type PlaneErrorCode =
   | 'PLANE_RENUMBERED'
   /** A search asked for a `recall`, and the plane was never calibrated: call `calibrate()`, or give `ef`. */
   | 'PLANE_NOT_CALIBRATED'
-  /** No measured beam width gives the `recall` that was asked for; the message names the best. */
+  /** No walk that was measured gives the `recall` that was asked for; the message names the best. */
   | 'PLANE_RECALL_UNREACHABLE'
   /** Too few records to calibrate with. */
   | 'PLANE_TOO_SMALL'
@@ -186,14 +186,16 @@ export interface SearchOptions {
   k?: number
   /**
    * Beam width, 1 to 1,048,576, raised to `k` when lower. More find more of the true neighbours and take longer.
-   * Default: what the plane's calibration gives for a recall of 0.98, unless it is stale; else `max(160, 4 * k)`, which gives as
-   * much on the vectors it was measured with. A search with a filter takes the larger of the two. Fails with `ERR_OUT_OF_RANGE`.
+   * Default: none, but a `recall` of 0.98, when the plane has a calibration that is not stale; else `max(160, 4 * k)`, which gives as
+   * much on the vectors it was measured with. A search with a filter takes the larger of the two widths. Fails with `ERR_OUT_OF_RANGE`.
    */
   ef?: number
   /**
    * Share of the true neighbours to find on average, above 0 and below 1, instead of `ef` (both: a `TypeError` with
-   * `ERR_INVALID_ARG_VALUE`). The beam width comes from {@link Plane.calibrate}, and aims at no more than
-   * `min(0.005, (1 - recall) / 2)` below; `docs/tuning.md` has what it came to on real vectors. Another `k` than those calibrated goes by the nearest ones. A plane of up to 1,000 records
+   * `ERR_INVALID_ARG_VALUE`). How far walks go comes from {@link Plane.calibrate}, and aims at no more than
+   * `min(0.005, (1 - recall) / 2)` below; `docs/tuning.md` has what it came to on real vectors. For a calibrated `k`, and below the
+   * smallest one, walks end early for easy queries and go on for hard ones, which takes less time than a beam width that finds as much;
+   * another `k` goes by the beam widths of the nearest ones, and so does a search with a filter. A plane of up to 1,000 records
    * looks at all of them and needs no calibration. Fails with `ERR_OUT_OF_RANGE` (also for 1: `searchExact` finds all),
    * `PLANE_NOT_CALIBRATED`, `PLANE_RECALL_UNREACHABLE`.
    */
@@ -548,12 +550,12 @@ export class Plane {
   searchExactAsync(vector: Float32Array, options?: ExactSearchOptions): Promise<SearchHits>
 
   /**
-   * Measures which share of the true neighbours searches find at beam widths from `max(k, 4)` to 4,096, and keeps the curve in
-   * the file: `recall` and the default beam width go by it from then on, in every process. Records are asked for their own
+   * Measures which share of the true neighbours searches find with an `ef` from `max(k, 4)` to 4,096, and keeps the curve in
+   * the file: searches that ask for a `recall`, or for nothing, go by it from then on, in every process. Records are asked for their own
    * neighbours, each taken for absent meanwhile; the truth is a scan of all records. On threads of its own, after batches of
    * the same handle; searches go on, and writes too, though much writing blurs the result. Records are not changed, and the
-   * curve is on the disk when the promise resolves. It survives `snapshot` and `compact`. Curves of up to 7 `k` are kept; an
-   * eighth takes the place of the oldest.
+   * curve is on the disk when the promise resolves. It survives `snapshot` and `compact`. Curves of up to 5 `k` are kept; a
+   * sixth takes the place of the oldest.
    *
    * Measure again after the plane has changed much ({@link Stats.calibrationStale}). For the time it takes see `docs/tuning.md`.
    *

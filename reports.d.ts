@@ -72,8 +72,13 @@ export interface Calibration {
   count: number
   /** Whether half as many records as it held were inserted and removed since, so that the curve may be off. */
   stale: boolean
-  /** Mean share of the true neighbours that a beam width found; both ascend. */
-  curve: { ef: number; recall: number }[]
+  /**
+   * What searches found, at up to 20 beam widths; all ascend. `recall`: mean share of the true neighbours found by searches with
+   * this `ef`, and by those with a filter. `adaptiveRecall`: by searches that go on for hard queries and end early for easy
+   * ones, and follow the links of `ef` records on average, as those without a filter that ask for a `recall` or for nothing do
+   * where it is higher. Missing for `'ip'`, whose distances cannot be compared in that way.
+   */
+  curve: { ef: number; recall: number; adaptiveRecall?: number }[]
 }
 
 /** What `verify` found; all counts are 0 in a sound plane, but for `live`, `danglingLinks` and `unlinked`. */

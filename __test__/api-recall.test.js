@@ -30,9 +30,10 @@ test('calibrate measures a curve that searches then go by, in every process', as
   const curve = await plane.calibrate({ k: 10, samples: 500, onProgress: (done, total) => told.push([done, total]) })
   assert.deepEqual({ ...curve, curve: undefined }, { k: 10, samples: 500, count: 3000, stale: false, curve: undefined })
   assert.deepEqual(told.at(-1), [500, 500])
-  const { ef, recall } = curve.curve[0]
-  assert.deepEqual([ef, curve.curve.at(-1).ef, curve.curve.length], [10, 4096, 28])
+  const { ef, recall, adaptiveRecall } = curve.curve[0]
+  assert.deepEqual([ef, curve.curve.at(-1).ef, curve.curve.length], [10, 4096, 20])
   assert.ok(recall > 0.2 && recall <= curve.curve.at(-1).recall)
+  assert.ok(adaptiveRecall > 0.2 && adaptiveRecall <= curve.curve.at(-1).adaptiveRecall)
   assert.deepEqual(plane.calibration(), [curve])
   assert.equal(plane.stats().calibrationStale, false)
 

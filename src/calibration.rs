@@ -17,6 +17,9 @@ pub fn calibration_to_js(env: sys::napi_env, curve: &Calibration) -> napi::Resul
         let mut object = Object::new(&env)?;
         object.set("ef", point.ef as f64)?;
         object.set("recall", point.recall)?;
+        if let Some(adaptive) = point.adaptive {
+            object.set("adaptiveRecall", adaptive.recall)?;
+        }
         points.push(object);
     }
     object.set("curve", points)?;

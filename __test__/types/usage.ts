@@ -209,7 +209,7 @@ export async function calibrated(plane: Plane): Promise<number> {
   const options: CalibrateOptions = { k: 5, samples: 1000, threads: 1, onProgress: (done, total) => done / total, signal }
   const { k, samples, count, stale, curve }: Calibration = await plane.calibrate(options)
   const curves: Calibration[] = [...plane.calibration(), await plane.calibrate()]
-  const points: { ef: number; recall: number }[] = stale ? [] : curve
+  const points: { ef: number; recall: number; adaptiveRecall?: number }[] = stale ? [] : curve
   const asked: SearchHits = await plane.search(vector, { k, recall: 0.99 })
   const within: SearchHits[] = [
     await plane.search(vector, { within: 0.3, limit: 50, ef: 200, filter: null }),

@@ -33,10 +33,10 @@ const commands = {
     return { cpu_s: built.cpu_s, wall_s: built.wall_s, about: { version: versionOf(engine.package), ...index.about } }
   },
 
-  /** Recall at each ef in turn, up to the first that reaches `enough`. */
+  /** Recall at each ef, or what stands for it, in turn, up to the first that reaches `enough`. */
   async curve({ efs, enough }) {
     const curve = []
-    const taken = efs.filter((ef) => ef >= (engine.efMin ?? K))
+    const taken = index.efforts || efs.filter((ef) => ef >= (engine.efMin ?? K))
     for (const ef of engine.efMatters === false ? taken.slice(0, 1) : taken) {
       const search = index.search(ef)
       let right = 0

@@ -2,6 +2,7 @@
 //
 //     prepare(vector)   a query in the form the engine takes fastest; not timed
 //     search(ef)        a function of a prepared query that gives an answer, or a promise of one
+//     efforts           what to give it in place of each ef, ascending; for engines that take something else
 //     searchAsync(ef)   the same off the event loop, where the engine has a form for it beside a synchronous one
 //     rows(answer)      row numbers of an answer, nearest first; not timed
 //     close()
@@ -9,8 +10,9 @@
 // `efMatters` is false for engines that compare the query with every row; `efMin` is the lowest ef an engine takes. `package` is what a user would install.
 
 export const ENGINES = {
-  vecplane: { adapter: 'vecplane', what: 'HNSW over int8, exact rerank' },
-  'vecplane-cap64': { adapter: 'vecplane', options: { layer0Cap: 64 }, what: 'the same, 64 links on layer 0' },
+  vecplane: { adapter: 'vecplane', options: { asksForRecall: true }, what: 'HNSW over int8, exact rerank, asked for a recall' },
+  'vecplane-ef': { adapter: 'vecplane', what: 'the same, asked with an ef' },
+  'vecplane-cap64': { adapter: 'vecplane', options: { asksForRecall: true, layer0Cap: 64 }, what: '64 links on layer 0' },
   'hnswlib-node': { adapter: 'hnswlib-node', package: 'hnswlib-node', what: 'HNSW over f32, built as npm builds it' },
   'hnswlib-node-native': { adapter: 'hnswlib-node', package: 'hnswlib-node-native', what: 'the same, rebuilt with -march=native' },
   vectorlite: { adapter: 'vectorlite', package: 'vectorlite', what: 'HNSW over f32 in SQLite' },

@@ -36,6 +36,7 @@ function setTables({ name, rows, queries, loads, engines }, targets) {
     `### ${name}, ${rows.toLocaleString('en-US')} rows, ${queries} queries`, '',
     `Load of the machine after each round: ${loads.map((load) => load.toFixed(1)).join(', ')}.`, '',
     ...table(head, body), '',
+    ...engines.filter((engine) => engine.about?.calibrate_cpu_s).map((engine) => `- ${engine.name}: ${engine.about.calibrate_cpu_s.toFixed(1)} s of the build went into its calibration.`),
     ...engines.filter((engine) => engine.error).map((engine) => `- ${engine.name} could not run: ${engine.error}`), '',
   ]
 }

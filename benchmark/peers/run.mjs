@@ -4,8 +4,9 @@
 //                            [--queries 500] [--rounds 3] [--ms 200] [--builds 1] [--efs 10,16,...]
 //                            [--build-timeout 900] [--no-small]
 //
-// Every engine builds in a process of its own (`--builds` at a time), answers all queries at rising ef until recall@10 is
-// past the last target, and then takes turns with vecplane: A B A C A D, `--rounds` times over. Cost at a target recall is
+// Every engine builds in a process of its own (`--builds` at a time), answers all queries at rising ef (vecplane: asked for
+// rising recalls, after a calibration that is timed apart) until recall@10 is past the last target, and then takes turns with
+// vecplane: A B A C A D, `--rounds` times over. Cost at a target recall is
 // interpolated between the two ef around it. Writes peers.json, peers.csv, peers.md and charts into OUT, which must not exist.
 import { spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'

@@ -7,17 +7,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::batch::on_threads;
-use crate::calibration::{Calibration, K_CALIBRATED_MAX, RECORDS_MIN, SAMPLES_MAX, SAMPLES_MIN, ladder};
+use crate::calibration::{
+    Calibration, Found, K_CALIBRATED_MAX, RECORDS_MIN, SAMPLES_MAX, SAMPLES_MIN, ladder,
+};
 use crate::codec;
 use crate::distance::Query;
 use crate::engine::{Engine, lock};
 use crate::error::{Error, Result};
-use crate::graph::Scratch;
 use crate::graph::beam::Rows;
-use crate::graph::held_out::HeldOut;
+use crate::graph::held_out::{Detours, HeldOut};
 use crate::graph::node::Node;
 use crate::graph::pool::{self, Pool};
 use crate::graph::search::Ranking;
+use crate::graph::stop::{self, Beam, Log, Stop};
+use crate::graph::{Graph, Scratch};
 use crate::options::Metric;
 use crate::plane::{check_range, read_vector};
 use crate::recover::Progress;
@@ -30,6 +33,8 @@ const BLOCK: u32 = 64;
 const PINNED: u32 = 1 << 14;
 /// Beam widths in a row at which a sample found all: it would with wider ones.
 const COMPLETE: usize = 2;
+/// Samples whose walks tell which factors stand for which beam widths. What the factors find is measured with all samples.
+const LOGGED: usize = 256;
 
 /// How a plane is calibrated.
 #[derive(Clone, Copy, Debug)]
@@ -63,25 +68,22 @@ pub fn measure(engine: &Engine, options: &CalibrateOptions, progress: &Progress<
     let run = Run {
         engine,
         k: options.k,
+        threads: options.threads,
         efs: ladder(options.k),
         ids: &ids,
-        next: AtomicUsize::new(0),
         done: AtomicUsize::new(0),
         stopped: AtomicBool::new(false),
-        fault: Mutex::new(None),
-        found: Mutex::new(Vec::new()),
         progress,
     };
-    on_threads(options.threads, ids.len().div_ceil(GROUP), || run.work());
-    if let Some(error) = run.fault.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        return Err(error);
-    }
-    let found = run.found.into_inner().unwrap_or_else(|e| e.into_inner());
+    let factors = run.factors()?;
+    let found = Mutex::new(Vec::new());
+    run.over(ids.chunks(GROUP), |ids| run.group(ids, &factors, &found))?;
+    let found = found.into_inner().unwrap_or_else(|e| e.into_inner());
     if found.is_empty() {
         // All removed meanwhile, or without a direction.
         return Err(Error::TooSmall { count: 0, min });
     }
-    Ok(Calibration::fit(options.k, &run.efs, &found, count, churn))
+    Ok(Calibration::fit(options.k, &run.efs, &factors, &found, count, churn))
 }
 
 /// Picks ids evenly among those of live records, in ascending order.
@@ -118,14 +120,11 @@ fn sample(engine: &Engine, wanted: usize) -> Result<Vec<u32>> {
 struct Run<'a> {
     engine: &'a Engine,
     k: usize,
+    threads: usize,
     efs: Vec<usize>,
     ids: &'a [u32],
-    next: AtomicUsize,
     done: AtomicUsize,
     stopped: AtomicBool,
-    fault: Mutex<Option<Error>>,
-    /// Of each sample: how many of the k nearest it found with each beam width.
-    found: Mutex<Vec<Vec<u32>>>,
     progress: &'a Progress<'a>,
 }
 
@@ -145,14 +144,23 @@ impl Sample {
 }
 
 impl Run<'_> {
-    fn work(&self) {
-        while let Some(ids) = self.ids.chunks(GROUP).nth(self.next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = self.group(ids) {
-                self.stopped.store(true, Ordering::Relaxed);
-                lock(&self.fault).get_or_insert(error);
-                return;
+    /// Works on parts of the samples side by side, until there are none left or one fails.
+    fn over<'a>(
+        &self,
+        parts: impl ExactSizeIterator<Item = &'a [u32]> + Clone + Sync,
+        work: impl Fn(&[u32]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let (next, fault) = (AtomicUsize::new(0), Mutex::new(None));
+        on_threads(self.threads, parts.len(), || {
+            while let Some(ids) = parts.clone().nth(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = work(ids) {
+                    self.stopped.store(true, Ordering::Relaxed);
+                    lock(&fault).get_or_insert(error);
+                    return;
+                }
             }
-        }
+        });
+        fault.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
     }
 
     fn go_on(&self) -> Result<()> {
@@ -161,12 +169,44 @@ impl Run<'_> {
         if going { Ok(()) } else { Err(Error::Aborted) }
     }
 
-    fn group(&self, ids: &[u32]) -> Result<()> {
+    /// A factor for each beam width, with which walks that end by distance go as far on average; none for inner products,
+    /// which are no distances.
+    fn factors(&self) -> Result<Vec<f32>> {
+        if self.engine.store.config.metric == Metric::InnerProduct {
+            return Ok(Vec::new());
+        }
+        let logged: Vec<u32> = self.ids.iter().copied().step_by(self.ids.len().div_ceil(LOGGED)).collect();
+        let logs: Mutex<Vec<Log>> = Mutex::default();
+        self.over(logged.chunks(GROUP / 4), |ids| {
+            for sample in self.samples(ids)? {
+                self.go_on()?;
+                let mut held_out = self.hold_out(sample.id)?;
+                held_out.given = Detours::Two;
+                let log = self
+                    .without(&mut held_out, &sample, |graph, _, scratch| graph.log_walk(self.k, scratch))?;
+                lock(&logs).push(log);
+            }
+            Ok(())
+        })?;
+        let logs = logs.into_inner().unwrap_or_else(|e| e.into_inner());
+        Ok(self.efs.iter().map(|ef| stop::fit(&logs, *ef)).collect())
+    }
+
+    fn group(&self, ids: &[u32], factors: &[f32], found: &Mutex<Vec<Found>>) -> Result<()> {
         let samples = self.samples(ids)?;
         let truth = self.truth(&samples)?;
         for (sample, farthest) in samples.iter().zip(truth) {
-            let found = self.climb(sample, farthest)?;
-            lock(&self.found).push(found);
+            let mut held_out = self.hold_out(sample.id)?;
+            let plain = self.efs.iter().map(|ef| Beam::plain(*ef));
+            let adaptive = self
+                .efs
+                .iter()
+                .zip(factors)
+                .map(|(ef, factor)| Beam { ef: *ef, stop: Some(Stop { rank: self.k, factor: *factor }) });
+            let plain = self.climb(sample, farthest, &mut held_out, plain)?;
+            held_out.given = Detours::Two;
+            let adaptive = self.climb(sample, farthest, &mut held_out, adaptive)?;
+            lock(found).push(Found { plain, adaptive });
             self.done.fetch_add(1, Ordering::Relaxed);
         }
         // Those that were removed meanwhile.
@@ -238,23 +278,44 @@ impl Run<'_> {
         Ok(graph.hold_out(id, scratch))
     }
 
-    /// How many of its k nearest the sample finds with each beam width. One as near as the k-th counts, whichever it is.
-    fn climb(&self, sample: &Sample, farthest: f32) -> Result<Vec<u32>> {
-        let mut held_out = self.hold_out(sample.id)?;
-        let mut found = Vec::with_capacity(self.efs.len());
-        for &ef in &self.efs {
+    /// Has a sample's walk take its record for absent.
+    fn without<T>(
+        &self,
+        held_out: &mut HeldOut,
+        sample: &Sample,
+        walk: impl FnOnce(Graph<'_>, Ranking<'_>, &mut Scratch) -> T,
+    ) -> Result<T> {
+        let mut pinned = self.engine.pin()?;
+        let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects(), tags: None };
+        let (graph, scratch) = pinned.parts();
+        std::mem::swap(&mut scratch.walk.held_out, held_out);
+        sample.prepare(self.engine, scratch);
+        let found = walk(graph, ranking, scratch);
+        std::mem::swap(&mut scratch.walk.held_out, held_out);
+        Ok(found)
+    }
+
+    /// How many of its k nearest the sample finds with each of these beams, ascending. One as near as the k-th counts, whichever
+    /// it is.
+    fn climb(
+        &self,
+        sample: &Sample,
+        farthest: f32,
+        held_out: &mut HeldOut,
+        beams: impl ExactSizeIterator<Item = Beam>,
+    ) -> Result<Vec<u32>> {
+        let points = beams.len();
+        let mut found = Vec::with_capacity(points);
+        for beam in beams {
             self.go_on()?;
-            let mut pinned = self.engine.pin()?;
-            let ranking = Ranking { k: self.k, rerank: true, protected: pinned.protects(), tags: None };
-            let (graph, scratch) = pinned.parts();
-            std::mem::swap(&mut scratch.walk.held_out, &mut held_out);
-            sample.prepare(self.engine, scratch);
-            let hits = graph.search(ef, ranking, scratch);
-            std::mem::swap(&mut scratch.walk.held_out, &mut held_out);
+            let search = |graph: Graph<'_>, ranking: Ranking<'_>, scratch: &mut Scratch| {
+                graph.search(beam, ranking, scratch)
+            };
+            let hits = self.without(held_out, sample, search)?;
             found.push(hits.distances.iter().filter(|distance| **distance <= farthest).count() as u32);
             let complete = found.iter().rev().take_while(|found| **found as usize == self.k).count();
             if complete == COMPLETE {
-                found.resize(self.efs.len(), self.k as u32);
+                found.resize(points, self.k as u32);
                 break;
             }
         }

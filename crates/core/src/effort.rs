@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::calibration::{self, RECORDS_MIN};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::graph::stop::Beam;
 use crate::options::{EF_MAX, Metric, SearchOptions};
 use crate::plane::check_range;
 
@@ -14,8 +15,8 @@ const K_WITHIN: usize = 10;
 /// See the module's first line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effort {
-    /// A walk with this beam width.
-    Beam(usize),
+    /// A walk.
+    Beam(Beam),
     /// Every record.
     All,
 }
@@ -32,14 +33,21 @@ impl Effort {
             }
             (Some(ef), None) => {
                 check_range("ef", ef, 1, EF_MAX)?;
-                return Ok(Effort::Beam(if options.within.is_some() { ef } else { ef.max(options.k) }));
+                let ef = if options.within.is_some() { ef } else { ef.max(options.k) };
+                return Ok(Effort::Beam(Beam::plain(ef)));
             }
             (None, _) => {}
         }
         let k = if options.within.is_some() { K_WITHIN } else { options.k };
+        let filtered = options.filter.is_some() || options.keys.is_some() || options.tags.is_some();
         let Some(recall) = options.recall else {
-            let filtered = options.filter.is_some() || options.keys.is_some() || options.tags.is_some();
-            return Ok(Effort::Beam(ef_default(engine, k, filtered)));
+            let plain = options.within.is_some();
+            return Ok(Effort::Beam(match filtered {
+                true => Beam::plain(ef_default_filtered(engine, k)),
+                false => {
+                    beam_default(engine, k, plain).unwrap_or(Beam::plain(calibration::ef_uncalibrated(k)))
+                }
+            }));
         };
         if !(recall > 0.0 && recall < 1.0) {
             let range = "above 0 and below 1 (searchExact finds all)";
@@ -50,17 +58,24 @@ impl Effort {
             return Ok(Effort::All);
         }
         let curves = engine.curves.get(&engine.store);
-        Ok(Effort::Beam(calibration::ef_for(&curves.curves, k, recall)?))
+        Ok(Effort::Beam(match filtered {
+            true => Beam::plain(calibration::ef_for(&curves.curves, k, recall)?),
+            false => calibration::beam_for(&curves.curves, k, recall)?,
+        }))
     }
 }
 
-/// Beam width of a search that asks for none.
-pub fn ef_default(engine: &Engine, k: usize, filtered: bool) -> usize {
+/// What a search that asks for nothing does by the plane's curves.
+fn beam_default(engine: &Engine, k: usize, plain: bool) -> Option<Beam> {
     let curves = engine.curves.get(&engine.store);
+    calibration::beam_default(&curves.curves, k, plain, |curve| engine.is_stale(curve))
+}
+
+/// Beam width of a search with a filter that asks for none. Curves are those of walks without one: no reason to do less than
+/// where there are none.
+pub fn ef_default_filtered(engine: &Engine, k: usize) -> usize {
     let rule = calibration::ef_uncalibrated(k);
-    let ef = calibration::ef_default(&curves.curves, k, |curve| engine.is_stale(curve)).unwrap_or(rule);
-    // Curves are those of unfiltered walks: with a filter they are no reason to do less.
-    if filtered { ef.max(rule) } else { ef }
+    beam_default(engine, k, true).map_or(rule, |beam| beam.ef.max(rule))
 }
 
 /// Refuses distances that no two vectors have.

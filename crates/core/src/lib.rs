@@ -112,10 +112,11 @@ mod write;
 
 pub use batch::{Batch, BatchOutcome, BatchTags, Rejection, RejectionCode};
 pub use calibrate::CalibrateOptions;
-pub use calibration::{Calibration, Point};
+pub use calibration::{Adaptive, Calibration, Point};
 pub use compact::{CompactOptions, Compacted};
 pub use config::Config;
 pub use error::{Error, Result};
+pub use graph::stop::{Beam, Stop};
 pub use hits::Hits;
 pub use invalidate::{Invalidation, invalidate_plane, stale_path};
 pub use mirror::RawNode;

@@ -19,6 +19,7 @@ use crate::file::store::Store;
 use crate::filtering;
 use crate::graph::filter::Filter;
 use crate::graph::search::Ranking;
+use crate::graph::stop::Beam;
 use crate::graph::{Graph, Scratch};
 use crate::handle::{Current, Handle};
 use crate::hits::Hits;
@@ -298,21 +299,23 @@ impl Plane {
         Ok(filtering::search(&engine, graph, options, ranking, scratch, |graph, filter, scratch| {
             match (effort, options.within) {
                 (Effort::All, _) => graph.scan_filtered(filter, ranking, scratch),
-                (Effort::Beam(ef), Some(within)) => graph.search_within(within, ef, filter, ranking, scratch),
-                (Effort::Beam(ef), None) => match filter {
+                (Effort::Beam(beam), Some(within)) => {
+                    graph.search_within(within, beam.ef, filter, ranking, scratch)
+                }
+                (Effort::Beam(beam), None) => match filter {
                     Some(filter) => {
-                        graph.search_filtered(filter, ef, options.filter_expansion, ranking, scratch)
+                        graph.search_filtered(filter, beam.ef, options.filter_expansion, ranking, scratch)
                     }
-                    None => graph.search(ef, ranking, scratch),
+                    None => graph.search(beam, ranking, scratch),
                 },
             }
         }))
     }
 
-    /// How wide the beam of such a search is; `None` when it looks at every record.
-    pub fn beam_width(&self, options: &SearchOptions<'_>) -> Result<Option<usize>> {
+    /// How far the walk of such a search goes; `None` when it looks at every record.
+    pub fn beam(&self, options: &SearchOptions<'_>) -> Result<Option<Beam>> {
         Ok(match Effort::of(&*self.engine()?, options)? {
-            Effort::Beam(ef) => Some(ef),
+            Effort::Beam(beam) => Some(beam),
             Effort::All => None,
         })
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 
 use crate::distance::prefetch;
-use crate::effort::ef_default;
+use crate::effort::ef_default_filtered;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::graph::beam::{Walk, descent_beam};
@@ -140,7 +140,7 @@ impl Plane {
         let query = self.checked_query(vector)?;
         let engine = Guard::into_inner(self.engine()?);
         engine.check_current()?;
-        let ef = options.ef.unwrap_or_else(|| ef_default(&engine, options.k, true)).max(options.k);
+        let ef = options.ef.unwrap_or_else(|| ef_default_filtered(&engine, options.k)).max(options.k);
         let config = &engine.store.config;
         let mut scratch = Box::<Scratch>::default();
         scratch.exact.set(config.metric, query.vector, query.norm);
@@ -484,7 +484,7 @@ mod tests {
         let filtered = |k| {
             let all = [0xFF; 150];
             let options = SearchOptions { filter: Some(&all), ..SearchOptions::new(k) };
-            plane.beam_width(&options).unwrap().unwrap()
+            plane.beam(&options).unwrap().unwrap().ef
         };
         assert_eq!((beam(10), beam(100)), (160, 400));
         // With 100 samples, neighbours far down the ranking ask for a wide beam.

@@ -13,6 +13,7 @@ mod data;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use common::clock::{median, thread_us};
 use common::{Rng, TagColumn, open};
 use data::{K, Set};
 use vecplane_core::{Batch, CreateOptions, Metric, Plane, SearchOptions, Tag, TagQuery, TagSet};
@@ -80,26 +81,6 @@ fn filters(set: &Set, plane: &Plane, rng: &mut Rng) -> Vec<Filter> {
     random.into_iter().chain(far).chain([near]).collect()
 }
 
-/// Time that this thread has used a processor for, in µs: what else the machine does leaves it alone.
-#[cfg(unix)]
-fn clock_us() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-}
-
-#[cfg(not(unix))]
-fn clock_us() -> f64 {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64() * 1e6
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 struct Bench<'a> {
     plane: &'a Plane,
     set: &'a Set,
@@ -143,9 +124,9 @@ impl Bench<'_> {
             for _ in 0..ROUNDS {
                 for (times, (ef, filter)) in times.iter_mut().zip(searches) {
                     let bits = filter.map(|filter| filter.of(query));
-                    let started = clock_us();
+                    let started = thread_us();
                     std::hint::black_box(self.search(query, *ef, bits));
-                    times.push(clock_us() - started);
+                    times.push(thread_us() - started);
                 }
             }
             medians.iter_mut().zip(times).for_each(|(medians, times)| medians.push(median(times)));
@@ -250,9 +231,9 @@ fn copies(set: &Set, plane: &Plane) {
                 let bits = SearchOptions { filter: Some(&by_bits[which]), ..plain };
                 let tags = SearchOptions { tags: Some(&by_tags[which]), ..plain };
                 let hits = [bits, tags].map(|options| {
-                    let started = clock_us();
+                    let started = thread_us();
                     let hits = plane.search(vector, &options).unwrap();
-                    (clock_us() - started, hits)
+                    (thread_us() - started, hits)
                 });
                 assert_eq!(hits[0].1, hits[1].1);
                 // By the second round all that are going to be have been copied.

@@ -7,6 +7,7 @@ mod data;
 
 use std::collections::HashSet;
 
+use common::clock::{median, process_us, thread_us};
 use common::long;
 use data::{K, Set, Truth};
 use vecplane_core::{Batch, CreateOptions, Hits, Metric, Plane, Precision, Rerank, SearchOptions};
@@ -91,43 +92,6 @@ impl Built {
         }
         (thread_us() - started) / queries as f64
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Processor time of this process, in microseconds.
-fn process_us() -> f64 {
-    #[cfg(unix)]
-    return clock_us(libc::CLOCK_PROCESS_CPUTIME_ID);
-    #[cfg(not(unix))]
-    wall_us()
-}
-
-/// Processor time of this thread, in microseconds.
-fn thread_us() -> f64 {
-    #[cfg(unix)]
-    return clock_us(libc::CLOCK_THREAD_CPUTIME_ID);
-    #[cfg(not(unix))]
-    wall_us()
-}
-
-#[cfg(unix)]
-fn clock_us(clock: libc::clockid_t) -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours to write.
-    let result = unsafe { libc::clock_gettime(clock, &mut time) };
-    assert_eq!(result, 0, "clock {clock}");
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-}
-
-/// Where no such clock is at hand; right on an idle machine, with one thread.
-#[cfg(not(unix))]
-fn wall_us() -> f64 {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64() * 1e6
 }
 
 /// A little under what the shipped vectors give at each `EFS`, over seeds. Int8 codes by themselves have a ceiling.

@@ -3,16 +3,9 @@
 
 mod common;
 
+use common::clock::thread_us;
 use common::{Rng, check_verified};
 use vecplane_core::{CreateOptions, Plane, Rerank};
-
-/// Processor time of this thread.
-fn seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is valid for the call.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
 
 /// With two links a node and a beam of one, most newcomers find no neighbour with a link to spare. Finding them a place must
 /// not cost a look at all the others.
@@ -31,11 +24,11 @@ fn inserts_into_the_sparsest_graph_take_as_long_in_a_large_plane_as_in_a_small_o
     let plane = Plane::create(&dir.path().join("plane"), &options).unwrap();
     let mut halves = [0.0; 2];
     for half in &mut halves {
-        let before = seconds();
+        let before = thread_us();
         for _ in 0..HALF {
             plane.insert(&rng.gaussian(8), b"").unwrap();
         }
-        *half = seconds() - before;
+        *half = thread_us() - before;
     }
     println!("{HALF} inserts took {:.2} s, {HALF} more {:.2} s", halves[0], halves[1]);
     // Three times as long, if each looked at all.

@@ -11,8 +11,8 @@ mod common;
 mod data;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
+use common::clock::{median, thread_us};
 use common::open;
 use data::Set;
 use vecplane_core::{Batch, CreateOptions, Metric, Plane, SearchOptions};
@@ -23,24 +23,6 @@ const EFS: [usize; 3] = [40, 160, 640];
 /// What a search with the default `ef`, 160, finds at least.
 const RECALL: f64 = 0.95;
 const LIMIT: usize = 10_000;
-
-/// Time that this thread has used a processor for, in µs, where the system tells.
-fn clock_us(start: Instant) -> f64 {
-    #[cfg(unix)]
-    {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid for writes.
-        if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } == 0 {
-            return time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3;
-        }
-    }
-    start.elapsed().as_secs_f64() * 1e6
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
 
 fn build(path: &Path, set: &Set, metric: Metric) -> Plane {
     let options = CreateOptions { metric, ..CreateOptions::new(set.base.dims as u32) };
@@ -54,7 +36,6 @@ fn build(path: &Path, set: &Set, metric: Metric) -> Plane {
 
 /// A row for each count and `ef`; returns the lowest recall with the default `ef`.
 fn table(set: &Set, plane: &Plane) -> f64 {
-    let started = Instant::now();
     let queries = set.queries.rows();
     // The distance of each query's nearest so many, and everything within it: more than so many where some are equally far.
     let exact = |query: usize, options: &SearchOptions<'_>| {
@@ -76,23 +57,23 @@ fn table(set: &Set, plane: &Plane) -> f64 {
         let mut all = 0;
         for (query, reaches) in reaches.iter().enumerate() {
             let within = SearchOptions { within: Some(reaches[at]), ..SearchOptions::new(LIMIT) };
-            let before = clock_us(started);
+            let before = thread_us();
             let truth = exact(query, &within).ids;
-            scans.push(clock_us(started) - before);
+            scans.push(thread_us() - before);
             all += truth.len();
             for (ef, (found, times)) in EFS.into_iter().zip(found.iter_mut().zip(&mut times)) {
                 let options = SearchOptions { ef: Some(ef), ..within.clone() };
-                let before = clock_us(started);
+                let before = thread_us();
                 let hits = plane.search(set.queries.row(query), &options).unwrap();
-                times.push(clock_us(started) - before);
+                times.push(thread_us() - before);
                 assert!(hits.distances.iter().all(|distance| f64::from(*distance) <= reaches[at]));
                 let right: std::collections::HashSet<u32> = truth.iter().copied().collect();
                 assert!(hits.ids.iter().all(|id| right.contains(id)), "what no scan finds");
                 *found += hits.len();
             }
         }
-        let scan = median(&mut scans);
-        for (ef, (found, times)) in EFS.into_iter().zip(found.into_iter().zip(&mut times)) {
+        let scan = median(scans);
+        for (ef, (found, times)) in EFS.into_iter().zip(found.into_iter().zip(times)) {
             let recall = found as f64 / all as f64;
             println!("| {count} | {ef} | {recall:.4} | {:.0} | {scan:.0} |", median(times));
             if ef == 160 {

@@ -10,21 +10,23 @@ use arc_swap::{ArcSwap, Guard};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::store::Store;
-use crate::calibration::{Calibration, EF_CALIBRATED_MAX, K_CALIBRATED_MAX, POINTS_MAX, Point};
+use crate::calibration::{Adaptive, Calibration, EF_CALIBRATED_MAX, K_CALIBRATED_MAX, POINTS_MAX, Point};
 use crate::testing::moment;
 
 /// Bytes of one table.
 pub const TABLE_BYTES: usize = 2048;
 /// Where the first curve starts in a table.
-pub const CURVES_AT: usize = 256;
+pub const CURVES_AT: usize = 64;
 /// Bytes of one curve.
-pub const CURVE_BYTES: usize = 256;
+pub const CURVE_BYTES: usize = 384;
 /// Curves that a table has room for.
 pub const CURVES_MAX: usize = (TABLE_BYTES - CURVES_AT) / CURVE_BYTES;
 /// Where the points start in a curve.
 const POINTS_AT: usize = 32;
-/// Seed of the checksum: "CALIBR".
-pub const CHECKSUM_SEED: u64 = 0x4341_4C49_4252;
+/// Bytes of one point.
+const POINT_BYTES: usize = 16;
+/// Seed of the checksum: "CALIBR2". Tables with "CALIBR", without factors, were written by builds before the first release.
+pub const CHECKSUM_SEED: u64 = 0x43_414C_4942_5232;
 
 const WORDS: usize = TABLE_BYTES / 8;
 /// Words of a table outside the curves.
@@ -35,7 +37,8 @@ const SEQUENCE: usize = 1;
 #[repr(C, align(64))]
 pub struct CurveTable([AtomicU64; WORDS]);
 
-const _: () = assert!(size_of::<CurveTable>() == TABLE_BYTES && POINTS_AT + 8 * POINTS_MAX == CURVE_BYTES);
+const _: () =
+    assert!(size_of::<CurveTable>() == TABLE_BYTES && POINTS_AT + POINT_BYTES * POINTS_MAX <= CURVE_BYTES);
 
 /// The curves as they were last read, for all handles of this process on a file.
 #[derive(Default)]
@@ -161,8 +164,13 @@ fn encode(curves: &[Calibration], sequence: u64) -> [u8; TABLE_BYTES] {
         put(24, &(points.len() as u32).to_le_bytes());
         put(28, &(curve.spread as f32).to_le_bytes());
         for (i, point) in points.iter().enumerate() {
-            put(POINTS_AT + 8 * i, &(point.ef as u32).to_le_bytes());
-            put(POINTS_AT + 8 * i + 4, &(point.recall as f32).to_le_bytes());
+            let at = POINTS_AT + POINT_BYTES * i;
+            put(at, &(point.ef as u32).to_le_bytes());
+            put(at + 4, &(point.recall as f32).to_le_bytes());
+            if let Some(adaptive) = point.adaptive {
+                put(at + 8, &adaptive.factor.to_le_bytes());
+                put(at + 12, &(adaptive.recall as f32).to_le_bytes());
+            }
         }
     }
     out
@@ -186,15 +194,29 @@ fn decode_curve(bytes: &[u8]) -> Option<Calibration> {
     if !(1..=K_CALIBRATED_MAX).contains(&k) || samples == 0 || !(1..=POINTS_MAX).contains(&points) {
         return None;
     }
-    let points: Vec<Point> = (0..points)
-        .map(|i| POINTS_AT + 8 * i)
-        .map(|at| Point { ef: u32_at(bytes, at) as usize, recall: float(at + 4) })
-        .collect();
-    let sound = points
-        .iter()
-        .all(|point| (k..=EF_CALIBRATED_MAX).contains(&point.ef) && (0.0..=1.0).contains(&point.recall))
-        && points.is_sorted_by(|a, b| a.ef < b.ef && a.recall <= b.recall)
-        && (0.0..=k as f64).contains(&spread);
+    let point = |at: usize| {
+        let adaptive = Adaptive { factor: float(at + 8) as f32, recall: float(at + 12) };
+        let ef = u32_at(bytes, at) as usize;
+        Point { ef, recall: float(at + 4), adaptive: (adaptive.factor != 0.0).then_some(adaptive) }
+    };
+    let points: Vec<Point> = (0..points).map(|i| point(POINTS_AT + POINT_BYTES * i)).collect();
+    let is_recall = |recall: f64| (0.0..=1.0).contains(&recall);
+    let is_sound = |point: &Point| {
+        (k..=EF_CALIBRATED_MAX).contains(&point.ef)
+            && is_recall(point.recall)
+            && point.adaptive.is_none_or(|adaptive| adaptive.factor >= 1.0 && is_recall(adaptive.recall))
+    };
+    // Of all points or of none.
+    let adaptive = |point: &Point| point.adaptive.map(|adaptive| (adaptive.factor, adaptive.recall));
+    let ascend = |a: &Point, b: &Point| {
+        let both_ascend = match (adaptive(a), adaptive(b)) {
+            (Some(a), Some(b)) => a.0 <= b.0 && a.1 <= b.1,
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        a.ef < b.ef && a.recall <= b.recall && both_ascend
+    };
+    let sound =
+        points.iter().all(is_sound) && points.is_sorted_by(ascend) && (0.0..=k as f64).contains(&spread);
     let (count, churn) = (u64_at(bytes, 8), u64_at(bytes, 16));
     sound.then_some(Calibration { k, samples, count, stale: false, churn, spread, points })
 }

@@ -74,7 +74,7 @@ fn recall_curves_are_as_documented() {
     let fields = [("checksum", 0), ("sequence", 8), ("curve_count", 16), ("curves", CURVES_AT)];
     assert_fields(&documented, &fields);
     assert_eq!(documented["curves"].1, CURVES_MAX * CURVE_BYTES);
-    assert_eq!((CURVES_MAX, TABLE_BYTES), (7, 2048));
+    assert_eq!((CURVES_MAX, TABLE_BYTES), (5, 2048));
     assert_eq!(layout::EXTENT_TABLE_OFFSET - layout::CURVES_OFFSET, 2 * TABLE_BYTES);
 }
 

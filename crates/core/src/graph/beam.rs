@@ -178,7 +178,7 @@ impl<'a> Graph<'a> {
         self.score_pending(query, walk);
     }
 
-    /// Walks a layer until every node in the beam has been expanded. What the beam holds then is the answer.
+    /// Walks a layer until every node in the beam, as far as its stop, has been expanded. What the beam holds then is the answer.
     pub fn walk_layer(&self, query: &Query, walk: &mut Walk, layer: u8) {
         let screen = query.screen(CAUTION);
         loop {
@@ -254,7 +254,7 @@ impl<'a> Graph<'a> {
     }
 
     #[inline(always)]
-    fn gather(&self, id: u32, layer: u8, walk: &mut Walk, ask: impl Fn(&Self, u32)) {
+    pub(super) fn gather(&self, id: u32, layer: u8, walk: &mut Walk, ask: impl Fn(&Self, u32)) {
         walk.watch.expanded(&self.store.cold);
         let Some(node) = self.slots.get(id) else { return };
         for link in self.links(node, layer) {

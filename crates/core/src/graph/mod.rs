@@ -5,6 +5,7 @@
 //! | `node.rs` | the view of a slot, and the protocol that makes it sound |
 //! | `pool.rs`, `visited.rs` | what a walk keeps: its beam, and which nodes it has met |
 //! | `beam.rs` | walking a layer, descending the layers |
+//! | `stop.rs` | walks that end by distance |
 //! | `search.rs` | one query from vector to hits; the exact scan |
 //! | `filter.rs` | queries that allow some ids only |
 //! | `filtered_walk.rs` | walking among those only |
@@ -34,6 +35,7 @@ pub mod pool;
 pub mod remove;
 pub mod search;
 pub mod select;
+pub mod stop;
 pub mod visited;
 pub mod within;
 

@@ -1,5 +1,7 @@
 //! The beam: the nearest nodes found so far, in one sorted array, each marked once its links have been followed.
 
+use super::stop::Stop;
+
 /// A node with its distance, as one number: sorts by distance, then by id. Bit 0 means "expanded".
 pub type Entry = u64;
 
@@ -46,6 +48,14 @@ pub struct Pool {
     capacity_max: usize,
     /// Nothing before this is unexpanded.
     cursor: usize,
+    /// What is dropped although there would be room.
+    stop: Option<Stop>,
+    /// Nearest entries that are kept however far they are; 0 without a stop.
+    kept: usize,
+    /// By the stop, entries from here on are not expanded,
+    reach: Entry,
+    /// and from here on not kept either.
+    far: Entry,
 }
 
 impl Pool {
@@ -57,6 +67,17 @@ impl Pool {
         self.capacity = capacity;
         self.capacity_max = capacity.saturating_mul(WIDER);
         self.cursor = 0;
+        self.stop = None;
+        self.kept = 0;
+        self.reach = Entry::MAX;
+        self.far = Entry::MAX;
+    }
+
+    /// From now on leaves out what the stop says is too far; the nearest `kept`, at least as many as its rank, are in the pool
+    /// all the same.
+    pub fn stop_at(&mut self, stop: Stop, kept: usize) {
+        self.stop = Some(stop);
+        self.kept = kept.max(stop.rank);
     }
 
     /// The entries, ascending.
@@ -67,7 +88,7 @@ impl Pool {
     /// Only a smaller entry than this would be kept.
     #[inline(always)]
     pub fn bound(&self) -> Entry {
-        if self.entries.len() < self.capacity { u64::MAX } else { self.entries[self.capacity - 1] }
+        if self.entries.len() < self.capacity { self.far } else { self.entries[self.capacity - 1] }
     }
 
     /// Lets `widen` go as far as this.
@@ -109,7 +130,31 @@ impl Pool {
         self.entries.copy_within(at..last, at + 1);
         self.entries[at] = entry;
         self.cursor = self.cursor.min(at);
+        if at < self.kept {
+            self.drop_far();
+        }
         true
+    }
+
+    /// Drops what is too far by now: the nearest have changed. They only come nearer, so nothing is missing that would be kept.
+    #[inline(always)]
+    fn drop_far(&mut self) {
+        let Some(stop) = self.stop.filter(|_| self.entries.len() >= self.kept) else { return };
+        self.reach = entry(distance(self.entries[stop.rank - 1]) * stop.factor, 0);
+        // The first entry after the last one that is kept, whether that one's links have been followed or not.
+        self.far = self.reach.max((self.entries[self.kept - 1] | EXPANDED) + 1);
+        let left = self.entries.iter().rposition(|entry| *entry < self.far).map_or(0, |last| last + 1);
+        self.entries.truncate(left);
+    }
+
+    /// How many times as far as the `rank`-th nearest the node is that was expanded last; 0 until there are `kept`.
+    pub fn how_far(&self, rank: usize, kept: usize) -> f32 {
+        let last = self.cursor - 1;
+        if self.entries.len() < kept.max(rank) || distance(self.entries[last]) <= 0.0 {
+            return 0.0;
+        }
+        // Infinite for copies of the query.
+        distance(self.entries[last]) / distance(self.entries[rank - 1])
     }
 
     /// `insert` that gives back what finds no room: the entry itself, or the farthest one that gave way to it.
@@ -131,10 +176,10 @@ impl Pool {
         self.cursor = 0;
     }
 
-    /// The nearest node not yet expanded, which now is.
+    /// The nearest node not yet expanded, which now is; `None` when there is no other, or only ones too far.
     #[inline(always)]
     pub fn expand_next(&mut self) -> Option<u32> {
-        while let Some(entry) = self.entries.get_mut(self.cursor) {
+        while let Some(entry) = self.entries.get_mut(self.cursor).filter(|entry| **entry < self.reach) {
             self.cursor += 1;
             if *entry & EXPANDED == 0 {
                 *entry |= EXPANDED;
@@ -179,6 +224,41 @@ mod tests {
             prop_assert_eq!(kept, expected);
             while pool.expand_next().is_some() {}
             prop_assert!(pool.entries().iter().all(|e| e & EXPANDED == 1));
+        }
+
+        #[test]
+        fn a_pool_with_a_stop_keeps_what_is_near_enough(
+            distances in prop::collection::vec(0u32..1000, 0..200), capacity in 20usize..64, rank in 1usize..10, more in 0usize..8,
+            factor in 1.0f32..4.0,
+        ) {
+            let mut pool = Pool::default();
+            pool.reset(capacity);
+            let kept = rank + more;
+            pool.stop_at(Stop { rank, factor }, kept);
+            let mut expected: Vec<Entry> =
+                distances.iter().enumerate().map(|(i, d)| entry(*d as f32, i as u32)).collect();
+            for (i, one) in expected.iter().enumerate() {
+                let bound = pool.bound();
+                prop_assert_eq!(pool.insert(*one), *one < bound);
+                if i % 3 == 0 {
+                    pool.expand_next();
+                }
+            }
+            expected.sort_unstable();
+            expected.truncate(capacity);
+            if expected.len() >= kept {
+                let reach = distance(expected[rank - 1]) * factor;
+                let near = expected.partition_point(|entry| distance(*entry) < reach).max(kept);
+                expected.truncate(near);
+            }
+            let left: Vec<Entry> = pool.entries().iter().map(|e| e & !EXPANDED).collect();
+            prop_assert_eq!(left, expected);
+            while pool.expand_next().is_some() {}
+            let reach = if pool.entries().len() < kept { f32::MAX } else { distance(pool.entries()[rank - 1]) * factor };
+            let open = pool.entries().iter().filter(|e| **e & EXPANDED == 0);
+            prop_assert!(open.clone().all(|e| distance(*e) >= reach));
+            let near = pool.entries().iter().filter(|e| distance(**e) < reach);
+            prop_assert!(near.into_iter().all(|e| e & EXPANDED == 1));
         }
 
         #[test]

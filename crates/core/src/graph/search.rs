@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::allowed::Allowed;
 use super::beam::descent_beam;
 use super::pool::{self, Entry};
+use super::stop::Beam;
 use super::{Graph, Scratch};
 use crate::distance::{CodeRow, ExactRow, prefetch};
 use crate::filtering::has_tags;
@@ -74,8 +75,13 @@ impl Ranking<'_> {
     /// Candidates whose final distances are computed: a few more than asked for, since the codes' order is not quite the
     /// true one.
     pub fn candidates(&self) -> usize {
-        (2 * self.k).max(self.k + 10)
+        candidates(self.k)
     }
+}
+
+/// See `Ranking::candidates`.
+pub(super) fn candidates(k: usize) -> usize {
+    (2 * k).max(k + 10)
 }
 
 /// Whether an allow-bitset has an id; missing bits mean not allowed.
@@ -85,21 +91,24 @@ pub fn allows(filter: &[u8], id: u32) -> bool {
 
 impl<'a> Graph<'a> {
     /// Nearest records by the graph. `scratch` holds the query, prepared; the caller is pinned.
-    pub fn search(&self, ef: usize, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
+    pub fn search(&self, beam: Beam, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         scratch.walk.watch.begin(&self.store.cold);
-        let hits = self.search_watched(ef, ranking, scratch);
+        let hits = self.search_watched(beam, ranking, scratch);
         scratch.walk.watch.end(&self.store.cold);
         hits
     }
 
-    fn search_watched(&self, ef: usize, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
+    fn search_watched(&self, beam: Beam, ranking: Ranking<'_>, scratch: &mut Scratch) -> Hits {
         // Entry point and root may both be removed between being read and being scored, which leaves nothing to start
         // from; their successors are known by then.
         for _ in 0..TRIES_MAX {
             let graph = self.current();
             let Scratch { query, walk, seeds, .. } = &mut *scratch;
-            graph.descend(query, walk, seeds, 0, descent_beam(ef));
-            graph.start(walk, ef.max(ranking.k), ranking.candidates());
+            graph.descend(query, walk, seeds, 0, descent_beam(beam.ef));
+            graph.start(walk, beam.width().max(ranking.k), ranking.candidates());
+            if let Some(stop) = beam.stop {
+                walk.pool.stop_at(stop, candidates(stop.rank.max(ranking.k)));
+            }
             graph.seed_all(query, walk, seeds);
             if let Some(root) = graph.root() {
                 graph.seed(query, walk, root);

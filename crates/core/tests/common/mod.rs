@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 pub mod child;
+pub mod clock;
 #[cfg(unix)]
 pub mod disk;
 pub mod expected;

@@ -190,15 +190,34 @@ proptest! {
     }
 }
 
+#[test]
+fn products_of_the_smallest_numbers_are_within_what_is_tolerated() {
+    // What random vectors came by once.
+    let (a, b) = ([0.0, -6e-45], [767_900.7, 2348.4773]);
+    let mut query = ExactQuery::new();
+    query.set(Metric::InnerProduct, &a, codec::checked_norm(&a).unwrap());
+    let mut bytes = vec![0; codec::exact_bytes(Rerank::F16, 2)];
+    let scale = codec::write_exact(Rerank::F16, &b, &mut bytes);
+    let mut copy = [0.0; 2];
+    codec::read_exact(Rerank::F16, scale, &bytes, &mut copy);
+    let norm = codec::exact_norm(Rerank::F16, scale, &bytes);
+    let mut found = [f32::NAN];
+    // SAFETY: the copy is of this kind and as long as the query.
+    unsafe { query.score(Rerank::F16, &[ExactRow { bytes: bytes.as_ptr(), scale, norm }], &mut found) };
+    check_final(Metric::InnerProduct, &a, &copy, &found).unwrap();
+}
+
 fn check_final(metric: Metric, a: &[f32], b: &[f32], found: &[f32]) -> Result<(), TestCaseError> {
     let (expected, magnitude) = define(metric, a, b);
     let end = f64::from(f32::MAX);
+    let largest = b.iter().fold(1.0, |largest, component| f64::max(largest, f64::from(component.abs())));
     for &found in found {
         prop_assert!(found.is_finite());
         // Sums of squares are relative to themselves: final L2 distances do not cancel.
         let magnitude = if metric == Metric::L2 { expected } else { magnitude };
-        // Products below the smallest subnormal are lost, whatever one does.
-        let bound = 4e-6 * magnitude + 2.0f64.powi(-149) * a.len() as f64;
+        // Products below the smallest subnormal are lost, whatever one does, and what is left is multiplied by a row's scale,
+        // which is no larger than its largest component.
+        let bound = 4e-6 * magnitude + 2.0f64.powi(-149) * a.len() as f64 * largest;
         let error = (f64::from(found) - expected.clamp(-end, end)).abs();
         prop_assert!(error <= bound, "{metric:?}: {found:e} for {expected:e}, off by {error:e}");
     }
