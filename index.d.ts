@@ -520,7 +520,7 @@ export class Plane {
    */
   search(vector: Float32Array, options?: AsyncSearchOptions): Promise<SearchHits>
   /**
-   * The same by position. `filterExpansion` (1 to 1,048,576, default 24) times `ef` (but at least 128) is how many records a walk
+   * The same by position. `filterExpansion` (1 to 1,048,576, default 40) times `ef` (but at least 128) is how many records a walk
    * among allowed ones may look at before an exact scan takes over; it never shortens an answer.
    */
   search(

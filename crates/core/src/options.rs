@@ -185,7 +185,7 @@ impl SearchOptions<'_> {
             filter: None,
             keys: None,
             tags: None,
-            filter_expansion: 24,
+            filter_expansion: 40,
             rerank: true,
         }
     }

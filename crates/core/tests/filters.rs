@@ -23,9 +23,8 @@ const SHARES: [f64; 5] = [0.5, 0.1, 0.01, 0.001, 0.0001];
 const FARTHEST: [usize; 3] = [50, 10, 1];
 const EFS: [usize; 12] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768];
 const RECALL: f64 = 0.98;
-/// What a filter may cost, in times of the search without one. The aim is 3: one in ten of minilm takes 3.1 to 3.2 since sketches made
-/// the search without a filter faster than that with one.
-const SLOWEST: f64 = 3.5;
+/// What a filter may cost, in times of the search without one.
+const SLOWEST: f64 = 3.0;
 /// Rounds that times are medians of.
 const ROUNDS: usize = 5;
 
@@ -182,6 +181,8 @@ fn table(set: &Set, metric: Metric, plane: &Plane, rng: &mut Rng) -> f64 {
             filter.name, times[0], times[1], times[2]
         );
         assert!(found >= RECALL, "{}: recall {found}", filter.name);
+        // A walk that comes by few of what is allowed must not pass for an answer.
+        assert!(wide >= RECALL || !filter.in_vain, "{}: recall {wide} at ef 128", filter.name);
     }
     slowest
 }
@@ -310,14 +311,14 @@ fn full_table(set: Set, metric: Metric) {
 
 #[test]
 #[ignore = "builds a plane of 100,000 records"]
-fn filters_cost_at_most_three_and_a_half_times_the_search_without_on_minilm() {
+fn filters_cost_at_most_three_times_the_search_without_on_minilm() {
     let Some(full) = data::full() else { return };
     full_table(data::minilm(&full, 100_000), Metric::Cosine);
 }
 
 #[test]
 #[ignore = "builds a plane of 200,000 records"]
-fn filters_cost_at_most_three_and_a_half_times_the_search_without_on_sift() {
+fn filters_cost_at_most_three_times_the_search_without_on_sift() {
     let Some(full) = data::full() else { return };
     full_table(data::sift(&full, 200_000), Metric::L2);
 }

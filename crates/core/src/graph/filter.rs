@@ -26,10 +26,11 @@ const SCAN_KEPT: usize = 224;
 const SURVEYED: usize = 32;
 /// and up to so many where that tells that others may be as near.
 const SCAN_RANKED_MAX: usize = 4096;
-/// What a walk costs at least, and what for each record that its beam keeps, in records scanned. Measured: among all records,
-/// and among the allowed ones.
+/// What a walk among all records costs at least, and what for each record that its beam keeps, in records scanned. Measured.
 const WIDE_COST: (usize, usize) = (300, 16);
-const AMONG_COST: (usize, usize) = (600, 56);
+/// The same among the allowed ones, where waiting for links is most of it: the least, and what for each record in ns.
+const AMONG_LEAST: usize = 600;
+const AMONG_NS: usize = 3300;
 /// From this share of allowed records on, in percent, a wider beam among all records costs less than leaving any out. Measured.
 const WIDE_PERCENT: usize = 25;
 /// Nodes that a walk looks at for each one that its beam keeps: measured 14 to 20 on real vectors.
@@ -81,7 +82,8 @@ impl<'a> Graph<'a> {
         let ef = ef.max(ranking.k);
         let wide = ef.saturating_mul(total).div_ceil(allowed);
         let is_wide = allowed * 100 >= total * WIDE_PERCENT;
-        let (beam, (least, each)) = if is_wide { (wide, WIDE_COST) } else { (ef, AMONG_COST) };
+        let among = (AMONG_LEAST, AMONG_NS / scan_ns(self.store.layout.code_bytes as usize));
+        let (beam, (least, each)) = if is_wide { (wide, WIDE_COST) } else { (ef, among) };
         if beam.saturating_mul(each).saturating_add(least) < allowed {
             let found = match is_wide {
                 true => self.walk_wide(filter.allowed, wide, ranking, scratch),
@@ -199,6 +201,11 @@ fn reach_of(scored: &[(u32, Entry)], ranked: &mut [Candidate], ranking: Ranking<
     let reach = f64::from(pool::distance(last.entry)) + most + (most - least) / 2.0;
     let reach = reach.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
     Some(pool::entry(reach.next_up().min(f32::MAX), 0))
+}
+
+/// What a record costs in a scan by codes: 24, 29 and 46 ns with 50, 128 and 384 bytes of them.
+fn scan_ns(code_bytes: usize) -> usize {
+    20 + code_bytes / 15
 }
 
 /// Most records that a scan by codes ranks by their final distances.

@@ -25,6 +25,18 @@ impl Visited {
         self.words[id as usize >> 6] >> (id & 63) & 1 != 0
     }
 
+    /// The ids in the set, in no order.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.touched.iter().flat_map(|&at| {
+            let mut left = self.words[at as usize];
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+                (bit < 64).then_some(at << 6 | bit)
+            })
+        })
+    }
+
     /// Adds an id below the limit; false when it was in the set already.
     #[inline(always)]
     pub fn insert(&mut self, id: u32) -> bool {
@@ -54,6 +66,9 @@ mod tests {
                 assert!(visited.insert(id), "round {round}");
                 assert!(!visited.insert(id));
             }
+            let mut ids: Vec<u32> = visited.ids().collect();
+            ids.sort_unstable();
+            assert!(ids.into_iter().eq((0..1000).step_by(7)));
             visited.reset(1000 + round);
         }
     }
