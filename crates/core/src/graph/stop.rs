@@ -4,7 +4,7 @@
 //! stop goes on while the next node is at most `factor` times as far as the `rank`-th nearest found. What a factor costs and
 //! finds is another thing on every plane, so factors are fitted to a mean number of expansions, which stands for the beam width.
 
-use super::beam::{CAUTION, DESCENT_BEAM};
+use super::beam::{CAUTION, descent_beam};
 use super::search::candidates;
 use super::{Graph, Scratch};
 use crate::calibration::EF_CALIBRATED_MAX;
@@ -58,7 +58,7 @@ impl Graph<'_> {
     pub fn log_walk(&self, rank: usize, scratch: &mut Scratch) -> Log {
         let Scratch { query, walk, seeds, .. } = scratch;
         let kept = candidates(rank);
-        self.descend(query, walk, seeds, 0, DESCENT_BEAM);
+        self.descend(query, walk, seeds, 0, descent_beam(EF_CALIBRATED_MAX));
         self.start(walk, EF_CALIBRATED_MAX, kept);
         self.seed_all(query, walk, seeds);
         if let Some(root) = self.root() {
