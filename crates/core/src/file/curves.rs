@@ -201,10 +201,11 @@ fn decode_curve(bytes: &[u8]) -> Option<Calibration> {
     };
     let points: Vec<Point> = (0..points).map(|i| point(POINTS_AT + POINT_BYTES * i)).collect();
     let is_recall = |recall: f64| (0.0..=1.0).contains(&recall);
+    let is_factor = |factor: f32| factor >= 1.0 && factor.is_finite();
     let is_sound = |point: &Point| {
         (k..=EF_CALIBRATED_MAX).contains(&point.ef)
             && is_recall(point.recall)
-            && point.adaptive.is_none_or(|adaptive| adaptive.factor >= 1.0 && is_recall(adaptive.recall))
+            && point.adaptive.is_none_or(|adaptive| is_factor(adaptive.factor) && is_recall(adaptive.recall))
     };
     // Of all points or of none.
     let adaptive = |point: &Point| point.adaptive.map(|adaptive| (adaptive.factor, adaptive.recall));

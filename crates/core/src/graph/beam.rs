@@ -28,10 +28,10 @@ const EXPANSIONS_COLD: usize = 4;
 /// minilm, at the same recall, but costs one hit in a hundred where vectors lie in loose clusters (`tests/sketches.rs`).
 pub const CAUTION: f32 = 1.0;
 
-/// Candidates that a search with this `ef` carries down. What was inserted with more is found with few: a twelfth of the time of a
-/// search at 0.99 is saved (docs/design.md, section 9).
+/// Candidates that a search with this `ef` carries down. What was inserted with more is found with few (docs/design.md,
+/// section 9).
 pub fn descent_beam(ef: usize) -> usize {
-    (ef / 64).clamp(2, 4)
+    (ef / 64).clamp(4, 8)
 }
 
 /// What a walk needs besides the graph; reused from one to the next.
