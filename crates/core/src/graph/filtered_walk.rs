@@ -137,7 +137,7 @@ mod tests {
 
     /// A walk that gives up costs its time, and then that of a scan.
     #[test]
-    fn walks_among_a_tenth_to_a_quarter_of_the_records_come_to_an_end() {
+    fn walks_among_a_tenth_to_a_quarter_of_the_records_come_to_an_end_and_those_in_vain_do_not_start() {
         let mut state = 11u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -168,6 +168,20 @@ mod tests {
                 assert_eq!(found.len(), ranking.candidates(), "share {share}, ef {ef}");
                 assert!(found.iter().all(|id| filter.contains(*id)));
             }
+        }
+        // What a walk towards the query comes by is none of the tenth that is farthest from it, and it says so.
+        for _ in 0..5 {
+            let query: Vec<f32> = (0..32).map(|_| random()).collect();
+            let ids = plane.search_exact(&query, rows, None).unwrap().ids;
+            let mut bits = vec![0u8; rows / 8];
+            ids[rows - rows / 10..].iter().for_each(|id| bits[*id as usize >> 3] |= 1 << (id & 7));
+            let norm = codec::checked_norm(&query).unwrap();
+            let mut pinned = engine.pin().unwrap();
+            let ranking = Ranking { k: 10, rerank: true, protected: pinned.protects(), tags: None };
+            let (graph, scratch) = pinned.parts();
+            scratch.query.set_vector(options.precision, options.metric, &query, norm);
+            let found = graph.walk_among(Allowed::Bits(&bits), rows / 10, 128, expansion, ranking, scratch);
+            assert!(found.is_empty(), "{} found", found.len());
         }
     }
 }

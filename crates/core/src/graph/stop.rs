@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn no_walk_is_counted_beyond_the_width_of_its_beam() {
-        // One ends at once, three go on for ever, of which each counts for four times 90 at most.
+        // Two end at once, two go on for ever, of which each counts for four times 90 at most: 180 on average.
         let logs = [vec![2e6; 4000], log(0.0, 4000), log(0.0, 4000), vec![2e6; 4000]];
         let factor = fit(&logs, 90);
         assert!(factor < 1.001, "{factor}");
