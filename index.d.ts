@@ -144,7 +144,10 @@ export interface CreateOptions {
   rerank?: Rerank
   /** Links a record keeps on each layer above 0, 2 to 256. More find more and cost memory. Default 16. */
   M?: number
-  /** Links a record keeps on layer 0, 2 to 512. Default `2 * M`. */
+  /**
+   * Links a record keeps on layer 0, 2 to 512. Default `2 * M`. A new one chooses at most `1.5 * M` of them itself, or three
+   * quarters of this if that is fewer, but not below `M`; the others come from its neighbours.
+   */
   layer0Cap?: number
   /** Beam width while inserting, 1 to 1,048,576. More give a better graph and slower inserts. Default 200. */
   efConstruction?: number

@@ -18,8 +18,8 @@ const LINKS_MIN: usize = 4;
 /// Well-connected nodes that are made to link to an outlier.
 const OUTLIER_WAYS_IN: usize = 8;
 
-/// How many links a new node chooses on layer 0: half as many again as M, which takes fewer looks for the same recall
-/// (docs/design.md, section 9), and leaves a quarter of the list to those that come later.
+/// How many links a new node may choose on layer 0: half as many again as M, with which high recalls take fewer looks
+/// (docs/design.md, section 9), but leaving a quarter of the list to those that come later, as far as M allows.
 fn links_of_newcomer(m: usize, room: usize) -> usize {
     (room - room / 4).min(m + m / 2).max(m.min(room))
 }
@@ -128,7 +128,34 @@ impl<'a> Graph<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
     use super::*;
+    use crate::{CreateOptions, Plane};
+
+    #[test]
+    fn the_newest_record_has_chosen_half_as_many_links_again_as_m() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CreateOptions { m: 4, layer0_cap: 8, ..CreateOptions::new(64) };
+        let plane = Plane::create(&dir.path().join("plane"), &options).unwrap();
+        let mut runner = TestRunner::deterministic();
+        let vectors = prop::collection::vec(-1f32..1.0, 64);
+        let mut degrees = Vec::new();
+        for i in 0..400 {
+            let vector = vectors.new_tree(&mut runner).unwrap().current();
+            let id = plane.insert(&vector, &[]).unwrap();
+            // Nobody has come since: what it did not choose itself was recommended to it, which is rare.
+            let engine = plane.engine().unwrap();
+            let node = engine.store.node(id).unwrap();
+            if i >= 300 {
+                degrees.push(links::ids(node.links()).count());
+            }
+        }
+        degrees.sort_unstable();
+        assert_eq!(degrees[degrees.len() / 2], 6, "{degrees:?}");
+    }
 
     #[test]
     fn a_newcomer_chooses_no_more_than_fit_and_no_fewer_than_m() {
