@@ -56,7 +56,7 @@ const OPEN_OPTIONS = ['readOnly', 'lockTimeout']
 const OPEN_ASYNC_OPTIONS = [...OPEN_OPTIONS, 'onProgress', 'signal']
 const BATCH_OPTIONS = ['keys', 'keyEnds', 'tags', 'threads', 'onProgress', 'signal']
 const SNAPSHOT_OPTIONS = ['overwrite', 'onProgress', 'signal']
-const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'onProgress', 'signal']
+const COMPACT_OPTIONS = ['path', 'overwrite', 'renumber', 'relink', 'threads', 'onProgress', 'signal']
 const CALIBRATE_OPTIONS = ['k', 'samples', 'threads', 'onProgress', 'signal']
 const EXACT_OPTIONS = ['k', 'filter', 'tags', 'within', 'limit']
 const SEARCH_SYNC_OPTIONS = ['k', 'ef', 'recall', 'filter', 'tags', 'rerank', 'within', 'limit']
@@ -264,10 +264,10 @@ class Plane {
 
   async compact(options) {
     const given = typeof options === 'string' || options instanceof URL ? { path: options } : known(COMPACT_OPTIONS, options)
-    const { path, overwrite, renumber, onProgress, signal } = given
+    const { path, overwrite, renumber, relink, threads, onProgress, signal } = given
     if (overwrite && path === undefined) throw coded(TypeError, 'ERR_INVALID_ARG_VALUE', 'overwrite needs a path')
-    const start = (control) => this.#inTurn(() => this.#native.compact(fileOf(path), overwrite, renumber, control))
-    return followed(start, signal, onProgress)
+    const native = (control) => this.#native.compact(fileOf(path), overwrite, renumber, relink, threads, control)
+    return followed((control) => this.#inTurn(() => native(control)), signal, onProgress)
   }
 }
 

@@ -67,6 +67,7 @@ arguments! {
     OptionalPath: Option<PathBuf> = |arg| arg.given().map(|arg| arg.path("path")).transpose();
     Overwrite: bool = |arg| arg.given().map_or(Ok(false), |arg| arg.flag("overwrite"));
     Renumber: bool = |arg| arg.given().map_or(Ok(false), |arg| arg.flag("renumber"));
+    Relink: bool = |arg| arg.given().map_or(Ok(false), |arg| arg.flag("relink"));
     Vector: Vec<f32> = |arg| arg.elements("vector", "a Float32Array");
     Vectors: Vec<f32> = |arg| arg.elements("vectors", "a Float32Array");
     Key: Vec<u8> = |arg| arg.key("key");

@@ -461,10 +461,18 @@ impl NativePlane {
         path: OptionalPath,
         overwrite: Overwrite,
         renumber: Renumber,
+        relink: Relink,
+        threads: Threads,
         control: &NativeControl,
     ) -> napi::Result<Returned> {
         let (shared, control) = (self.shared(env)?, control.shared());
-        let options = CompactOptions { path: path.0, overwrite: overwrite.0, renumber: renumber.0 };
+        let options = CompactOptions {
+            path: path.0,
+            overwrite: overwrite.0,
+            renumber: renumber.0,
+            relink: relink.0,
+            threads: threads.0,
+        };
         let (lane, compaction) = (Arc::clone(&shared), shared.gate.compaction());
         let compact = move || {
             control.check()?;

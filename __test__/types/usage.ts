@@ -225,7 +225,7 @@ export async function maintain(plane: Plane): Promise<number> {
   await plane.flushAsync(plane.getWatermark())
   const copying: SnapshotOptions = { overwrite: true, onProgress: (done, total) => done / total }
   await plane.snapshot(new URL('file:///tmp/copy.hnsw'), copying)
-  const compacting: CompactOptions = { path: 'compacted.hnsw', overwrite: true, renumber: true, signal: AbortSignal.timeout(1) }
+  const compacting: CompactOptions = { path: 'compacted.hnsw', overwrite: true, renumber: true, relink: true, threads: 2, signal: AbortSignal.timeout(1) }
   const { bytesBefore, bytesAfter, newIds }: CompactResult = await plane.compact(compacting)
   const smaller: number = bytesBefore - bytesAfter + (newIds?.length ?? 0)
   await plane.compact('elsewhere.hnsw')

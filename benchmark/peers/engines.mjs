@@ -12,6 +12,7 @@
 export const ENGINES = {
   vecplane: { adapter: 'vecplane', options: { asksForRecall: true }, what: 'HNSW over int8, exact rerank, asked for a recall' },
   'vecplane-ef': { adapter: 'vecplane', what: 'the same, asked with an ef' },
+  'vecplane-compact': { adapter: 'vecplane', options: { asksForRecall: true, compacts: true }, what: 'after compact({ renumber, relink })' },
   'vecplane-cap64': { adapter: 'vecplane', options: { asksForRecall: true, layer0Cap: 64 }, what: '64 links on layer 0' },
   'hnswlib-node': { adapter: 'hnswlib-node', package: 'hnswlib-node', what: 'HNSW over f32, built as npm builds it' },
   'hnswlib-node-native': { adapter: 'hnswlib-node', package: 'hnswlib-node-native', what: 'the same, rebuilt with -march=native' },

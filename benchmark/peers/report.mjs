@@ -24,11 +24,11 @@ export function writeReport(out, report) {
 }
 
 function setTables({ name, rows, queries, loads, engines }, targets) {
-  const head = ['Engine', ...targets.map((target) => `µs at ${target}`), ...targets.map((target) => `× at ${target}`), 'Highest recall', 'Build CPU s']
-  const body = engines.filter((engine) => !engine.error).map((engine) => [
+  const head = ['Engine', ...targets.map((target) => `µs at ${target}`), 'Highest recall', 'Build CPU s']
+  const ran = engines.filter((engine) => !engine.error)
+  const body = ran.map((engine) => [
     engine.name,
     ...targets.map((target) => cost(engine.targets[target])),
-    ...targets.map((target) => ratio(engine.targets[target])),
     engine.ceiling?.toFixed(4) ?? '',
     engine.build_cpu_s.toFixed(1),
   ])
@@ -36,9 +36,21 @@ function setTables({ name, rows, queries, loads, engines }, targets) {
     `### ${name}, ${rows.toLocaleString('en-US')} rows, ${queries} queries`, '',
     `Load of the machine after each round: ${loads.map((load) => load.toFixed(1)).join(', ')}.`, '',
     ...table(head, body), '',
-    ...engines.filter((engine) => engine.about?.calibrate_cpu_s).map((engine) => `- ${engine.name}: ${engine.about.calibrate_cpu_s.toFixed(1)} s of the build went into its calibration.`),
+    ...ran.flatMap((engine) => ratioTable(engine.name, ran, targets)),
+    ...ran.flatMap(({ name, about }) => [
+      ...(about?.compact_cpu_s ? [`- ${name}: ${about.compact_cpu_s.toFixed(1)} s of the build went into compacting it.`] : []),
+      ...(about?.calibrate_cpu_s ? [`- ${name}: ${about.calibrate_cpu_s.toFixed(1)} s of the build went into its calibration.`] : []),
+    ]),
     ...engines.filter((engine) => engine.error).map((engine) => `- ${engine.name} could not run: ${engine.error}`), '',
   ]
+}
+
+/** What the others take in the same turn as one of ours; empty for an engine that none was compared with. */
+function ratioTable(ours, engines, targets) {
+  const compared = engines.filter((engine) => targets.some((target) => engine.targets[target]?.ratios[ours]))
+  if (compared.length === 0) return []
+  const body = compared.map((engine) => [engine.name, ...targets.map((target) => ratio(engine.targets[target]?.ratios[ours]))])
+  return [`Times what ${ours} takes in the same turn:`, '', ...table(['Engine', ...targets.map((target) => `× at ${target}`)], body), '']
 }
 
 function smallTable(small) {
@@ -59,8 +71,8 @@ function cost(at) {
   return `${at.at_lowest_ef ? '≤ ' : ''}${digits(median)} (${digits(min)}–${digits(max)})`
 }
 
-function ratio(at) {
-  return at?.ratio ? `${at.ratio.median.toFixed(2)} (${at.ratio.min.toFixed(2)}–${at.ratio.max.toFixed(2)})` : ''
+function ratio(seen) {
+  return seen ? `${seen.median.toFixed(2)} (${seen.min.toFixed(2)}–${seen.max.toFixed(2)})` : ''
 }
 
 function digits(value) {
@@ -73,14 +85,17 @@ function table(head, body) {
 }
 
 function csv({ sets, targets }) {
-  const head = ['set', 'rows', 'engine', 'version', 'target', 'ef', 'cpu_us', 'cpu_us_min', 'cpu_us_max', 'ratio', 'ratio_min', 'ratio_max', 'ceiling', 'build_cpu_s', 'error']
+  const ours = [...new Set(sets.flatMap(({ engines }) => engines.flatMap(({ targets }) => Object.values(targets).flatMap((at) => Object.keys(at.ratios)))))]
+  const ratios = ours.flatMap((name) => ['', '_min', '_max'].map((end) => `times_${name}${end}`))
+  const head = ['set', 'rows', 'engine', 'version', 'target', 'ef', 'cpu_us', 'cpu_us_min', 'cpu_us_max', ...ratios, 'ceiling', 'build_cpu_s', 'error']
+  const three = (seen) => [seen?.median, seen?.min, seen?.max]
   const lines = sets.flatMap(({ name, rows, engines }) =>
     engines.flatMap((engine) =>
       targets.map((target) => {
         const at = engine.targets[target]
         return [
-          name, rows, engine.name, engine.about?.version, target, at?.ef, at?.cpu_us.median, at?.cpu_us.min, at?.cpu_us.max,
-          at?.ratio?.median, at?.ratio?.min, at?.ratio?.max, engine.ceiling, engine.build_cpu_s, engine.error && JSON.stringify(engine.error),
+          name, rows, engine.name, engine.about?.version, target, at?.ef, ...three(at?.cpu_us), ...ours.flatMap((one) => three(at?.ratios[one])),
+          engine.ceiling, engine.build_cpu_s, engine.error && JSON.stringify(engine.error),
         ]
       }),
     ),

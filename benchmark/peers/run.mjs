@@ -6,7 +6,7 @@
 //
 // Every engine builds in a process of its own (`--builds` at a time), answers all queries at rising ef (vecplane: asked for
 // rising recalls, after a calibration that is timed apart) until recall@10 is past the last target, and then takes turns with
-// vecplane: A B A C A D, `--rounds` times over. Cost at a target recall is
+// vecplane, as it comes and compacted: A A' B A A' C A A' D, `--rounds` times over. Cost at a target recall is
 // interpolated between the two ef around it. Writes peers.json, peers.csv, peers.md and charts into OUT, which must not exist.
 import { spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
@@ -24,7 +24,8 @@ import { costAt, efsAround, TARGETS } from './interpolate.mjs'
 import { writeReport } from './report.mjs'
 
 const HERE = path.dirname(fileURLToPath(import.meta.url))
-const OURS = 'vecplane'
+/** What every other engine takes turns with. */
+const OURS = ['vecplane', 'vecplane-compact']
 const SMALL = { rows: 524, queries: 200, dims: 1024, ef: 100 }
 
 const { values, positionals } = parseArgs({
@@ -153,17 +154,20 @@ async function compare(name, rows) {
     engine.curve = await attempt(engine, () => engine.process.ask({ command: 'curve', efs, enough: TARGETS.at(-1) }))
     if (engine.curve) engine.timed = efsAround(engine.curve)
   }
-  const ours = engines.find((engine) => engine.name === OURS)
-  const peers = engines.filter((engine) => engine !== ours)
+  const ours = engines.filter((engine) => OURS.includes(engine.name))
+  const peers = engines.filter((engine) => !ours.includes(engine))
   const time = (engine) => engine.process.ask({ command: 'time', efs: engine.timed, ms: Number(values.ms) })
   const loads = []
   for (let round = 0; round < Number(values.rounds); round++) {
     const order = peers.map((_, i) => peers[(i + round) % peers.length]).filter((peer) => !peer.error)
     for (const peer of order) {
-      const before = ours && !ours.error ? await time(ours) : null
+      const beside = {}
+      for (const one of ours.filter((engine) => !engine.error)) {
+        beside[one.name] = await attempt(one, () => time(one))
+        if (beside[one.name]) (one.rounds ??= []).push({ costs: beside[one.name] })
+      }
       const costs = await attempt(peer, () => time(peer))
-      if (before) (ours.rounds ??= []).push(before)
-      if (costs) (peer.rounds ??= []).push({ costs, beside: before })
+      if (costs) (peer.rounds ??= []).push({ costs, beside })
     }
     loads.push(os.loadavg()[0])
     console.log(`round ${round + 1}: load ${loads.at(-1).toFixed(1)}`)
@@ -172,25 +176,28 @@ async function compare(name, rows) {
   return { name, rows, queries: Number(values.queries), loads, engines: engines.map((engine) => resultOf(engine, ours)) }
 }
 
-/** Cost at each target, and the ratio to ours in the same turn. */
+/** Cost at each target, and the ratios to ours in the same turn. */
 function resultOf({ name, what, error, build, curve, rounds = [] }, ours) {
   const of = (costs, target) => costAt(curve, costs, target)
   const targets = {}
   for (const target of curve && rounds.length > 0 ? TARGETS : []) {
-    const turns = rounds.map((round) => (name === OURS ? { costs: round } : round))
-    const costs = turns.map((turn) => of(turn.costs, target)).filter(Boolean)
+    const costs = rounds.map((round) => of(round.costs, target)).filter(Boolean)
     if (costs.length === 0) continue
-    const pairs = turns.filter((turn) => turn.beside)
-    const ratios = pairs.map((turn) => of(turn.costs, target).cpu_us / (costAt(ours.curve, turn.beside, target)?.cpu_us ?? NaN)).filter(Number.isFinite)
+    const ratios = {}
+    for (const one of ours) {
+      const pairs = rounds.filter((round) => round.beside?.[one.name])
+      const taken = pairs.map((round) => of(round.costs, target).cpu_us / (costAt(one.curve, round.beside[one.name], target)?.cpu_us ?? NaN))
+      if (taken.some(Number.isFinite)) ratios[one.name] = spread(taken.filter(Number.isFinite))
+    }
     targets[target] = {
       ef: costs[0].ef,
       at_lowest_ef: costs[0].lowest,
       cpu_us: spread(costs.map((cost) => cost.cpu_us)),
-      ratio: ratios.length > 0 ? spread(ratios) : null,
+      ratios,
     }
   }
   const points = curve?.map(({ ef, recall }) => {
-    const costs = rounds.map((round) => (round.costs ?? round)[ef]).filter((cost) => cost !== undefined)
+    const costs = rounds.map((round) => round.costs[ef]).filter((cost) => cost !== undefined)
     return { ef, recall, cpu_us: costs.length > 0 ? spread(costs).median : null }
   })
   return { name, what, error, about: build?.about, build_cpu_s: build?.cpu_s, build_wall_s: build?.wall_s, ceiling: curve && Math.max(...curve.map((point) => point.recall)), targets, points }

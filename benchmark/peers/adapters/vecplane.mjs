@@ -10,7 +10,7 @@ const CALIBRATED_MIN = 1000
 /** What is asked for in place of an ef. */
 const RECALLS = [0.85, 0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.993, 0.995, 0.997, 0.998, 0.9985, 0.999, 0.9993, 0.9996, 0.9998]
 
-export async function open({ set, folder, options: { asksForRecall, ...options } = {} }) {
+export async function open({ set, folder, options: { asksForRecall, compacts, ...options } = {} }) {
   const engine = loadEngine()
   const { dims, base } = set
   const calibrated = asksForRecall && base.rows >= CALIBRATED_MIN
@@ -18,7 +18,9 @@ export async function open({ set, folder, options: { asksForRecall, ...options }
   const rowOfId = new Map()
   const { ids, rejected } = await plane.insertBatch(base.data, { threads: 1 })
   if (rejected.length > 0) throw new Error(`row ${rejected[0].index} was rejected: ${rejected[0].reason}`)
-  ids.forEach((id, row) => rowOfId.set(id, row))
+  const compacting = compacts && (await timed(() => plane.compact({ renumber: true, relink: true, threads: 1 })))
+  const idNow = (id) => compacting?.result.newIds[id] ?? id
+  ids.forEach((id, row) => rowOfId.set(idNow(id), row))
   const calibrating = calibrated && (await timed(() => plane.calibrate({ k: K, threads: 1 })))
   const searchOptions = (effort) => (calibrated ? { k: K, recall: effort } : { k: K, ef: effort })
   return {
@@ -28,6 +30,7 @@ export async function open({ set, folder, options: { asksForRecall, ...options }
       binary_sha256: sha256OfFile(engine.binary),
       kernels: plane.stats().kernels,
       calibrate_cpu_s: calibrating?.cpu_s,
+      compact_cpu_s: compacting?.cpu_s,
     },
     efforts: calibrated && RECALLS.filter((recall) => isReached(plane, set, recall)),
     prepare: (vector) => vector,

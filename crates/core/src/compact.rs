@@ -29,6 +29,10 @@ pub struct CompactOptions {
     pub overwrite: bool,
     /// Give every record a new id, without gaps and near its neighbours'.
     pub renumber: bool,
+    /// Let every record choose its links anew, among all that are there by now.
+    pub relink: bool,
+    /// Threads that link; 0: one for each hardware thread.
+    pub threads: usize,
 }
 
 /// What a compaction did.
@@ -115,7 +119,8 @@ fn write(
         if options.renumber { Numbering::by_neighbourhood(source) } else { Numbering::kept(source) };
     let file = NewFile::beside(target, source.storage().faults())?;
     file.storage().share_like(source.storage())?;
-    rewrite(source, &engine.next_superblock()?, &file, &numbering, progress)?;
+    let relink = options.relink.then_some(options.threads);
+    rewrite(source, &engine.next_superblock()?, &file, &numbering, relink, progress)?;
     let outcome = Compacted {
         bytes_before: source.storage().len()?,
         bytes_after: file.storage().len()?,

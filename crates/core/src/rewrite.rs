@@ -3,8 +3,9 @@
 //! The source stands still and the target is nobody else's, so none of the usual locks are taken.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::batch::on_threads;
 use crate::create::{write_empty, write_superblocks};
 use crate::error::{Error, Result};
 use crate::file::curves;
@@ -12,8 +13,9 @@ use crate::file::header::Superblock;
 use crate::file::layout::{HEAP_UNIT, NONE, RegionKind};
 use crate::file::shared::FLAG_TAGGED;
 use crate::file::store::Store;
-use crate::graph::links;
+use crate::graph::links::{self, LinkLocks};
 use crate::graph::node::{Node, SlotState};
+use crate::graph::{Graph, Scratch};
 use crate::heap;
 use crate::ids;
 use crate::key_index::{self, KeyHash, Shard, ShardLocks};
@@ -26,24 +28,30 @@ use crate::testing::{Planted, is_planted};
 
 /// Records between two looks at the caller's wishes.
 const STEP: usize = 1024;
+/// Records that a thread takes at a time to link them anew.
+const CHUNK: u32 = 32;
 
-/// Writes the records of `source` to `file`, under the ids that `numbering` gives them; durable when it returns.
+/// Writes the records of `source` to `file`, under the ids that `numbering` gives them; durable when it returns. With
+/// `relink`, a number of threads, records choose their links anew there.
 pub fn rewrite(
     source: &Store,
     superblock: &Superblock,
     file: &NewFile,
     numbering: &Numbering,
+    relink: Option<usize>,
     progress: &Progress<'_>,
 ) -> Result<()> {
     let target = &write_empty(file, superblock)?;
     let rewrite = Rewrite { source, target, numbering };
     let records = numbering.old_of.iter().filter(|old| **old != NONE).count();
     let hashes = rewrite.prepare(records)?;
+    let slots = numbering.old_of.len() as u64;
+    let steps = if relink.is_some() { 2 * slots } else { slots };
     for (new, &old) in numbering.old_of.iter().enumerate() {
         if old != NONE {
             rewrite.record(old, new as u32)?;
         }
-        if new % STEP == 0 && !progress(new as u64, numbering.old_of.len() as u64) {
+        if new % STEP == 0 && !progress(new as u64, steps) {
             return Err(Error::Aborted);
         }
     }
@@ -64,14 +72,40 @@ pub fn rewrite(
         }
     }
     rewrite.words(superblock, records);
+    if let Some(threads) = relink {
+        relink_all(target, threads, &|done| progress(slots + done, steps))?;
+        // Recall that was measured before is that of another graph.
+        target.shared().churn.fetch_add(records as u64, Ordering::Relaxed);
+    }
     let mut superblock = superblock.clone();
     superblock.commit.extent_count = target.extents().len() as u32;
     superblock.commit.id_high_water = numbering.old_of.len() as u32;
     write_superblocks(target.storage(), &superblock)?;
-    if !progress(numbering.old_of.len() as u64, numbering.old_of.len() as u64) {
+    if !progress(steps, steps) {
         return Err(Error::Aborted);
     }
     if is_planted(Planted::NewFileNotSynced) { Ok(()) } else { target.sync() }
+}
+
+/// Lets every record choose its links anew. Nobody else has the plane yet, and it is given up when this fails.
+fn relink_all(target: &Store, threads: usize, progress: &(dyn Fn(u64) -> bool + Sync)) -> Result<()> {
+    let (locks, next, aborted) = (LinkLocks::default(), AtomicU32::new(0), AtomicBool::new(false));
+    let graph = Graph::new(target, &locks);
+    let limit = graph.slots.limit();
+    on_threads(threads, limit.div_ceil(CHUNK) as usize, || {
+        let mut scratch = Scratch::default();
+        while !aborted.load(Ordering::Relaxed) {
+            let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+            if start >= limit {
+                return;
+            }
+            (start..limit.min(start + CHUNK)).for_each(|id| graph.choose_again(id, &mut scratch));
+            if !progress(u64::from(start)) {
+                aborted.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    if aborted.into_inner() { Err(Error::Aborted) } else { Ok(()) }
 }
 
 struct Rewrite<'a> {

@@ -166,8 +166,15 @@ fn curves_outlive_close_crash_snapshot_and_compaction() {
     plane.compact(&options, &|_, _| true).unwrap();
     assert_eq!(plane.calibrations().unwrap(), kept);
     assert_eq!(reader.calibrations().unwrap(), kept);
+
+    // With other links the curves serve on, but say that they were measured on another graph.
+    let options = vecplane_core::CompactOptions { relink: true, ..Default::default() };
+    plane.compact(&options, &|_, _| true).unwrap();
+    let mut stale = kept;
+    stale.iter_mut().for_each(|curve| curve.stale = true);
+    assert_eq!(plane.calibrations().unwrap(), stale);
     drop((plane, reader));
-    assert_eq!(open(&path).calibrations().unwrap(), kept);
+    assert_eq!(open(&path).calibrations().unwrap(), stale);
 }
 
 #[test]

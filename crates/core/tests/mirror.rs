@@ -137,7 +137,10 @@ fn random_writes_over_and_beside_each_other_match_a_model() {
                 check(&plane, &model);
                 plane.flush(Some(round as u64)).unwrap();
                 match rng.below(3) {
-                    0 => drop(plane.compact(&CompactOptions::default(), &|_, _| true).unwrap()),
+                    0 => {
+                        let options = CompactOptions { relink: rng.chance(0.5), ..CompactOptions::default() };
+                        plane.compact(&options, &|_, _| true).unwrap();
+                    }
                     1 => {
                         let (entry, high_water) =
                             (plane.entry_point().unwrap(), plane.id_high_water().unwrap());

@@ -202,7 +202,8 @@ impl Work {
     /// The plane is written anew, and the power goes before the new file is in its place, while it gets there, and after.
     fn compact(&mut self) {
         self.disk.begin_copy(&self.path, self.everything());
-        let options = CompactOptions { renumber: self.rng.chance(0.3), ..CompactOptions::default() };
+        let (renumber, relink) = (self.rng.chance(0.3), self.rng.chance(0.3));
+        let options = CompactOptions { renumber, relink, ..CompactOptions::default() };
         self.plane.compact(&options, &|_, _| true).unwrap();
         self.disk.end_copy();
         for crash in self.disk.take_crashes() {

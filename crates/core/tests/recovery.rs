@@ -491,7 +491,7 @@ impl PowerCuts {
     /// A flush of another kind: whichever file a power cut leaves at the path, it holds everything.
     fn compact(&mut self) -> Vec<u8> {
         let renumber = self.rng.chance(0.5);
-        let options = CompactOptions { renumber, ..CompactOptions::default() };
+        let options = CompactOptions { renumber, relink: self.rng.chance(0.3), ..CompactOptions::default() };
         let compacted = self.plane.compact(&options, &|_, _| true).unwrap();
         if renumber {
             self.live.values_mut().for_each(|(id, _)| *id = compacted.new_ids[*id as usize]);

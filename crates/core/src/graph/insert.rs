@@ -13,7 +13,7 @@ use crate::file::layout::LEVEL_MAX;
 pub const COPIES: usize = 16;
 /// Links that a new node gets whatever the diversity rule says. An outlier whose nearest neighbour is another outlier is
 /// found through that one alone otherwise, and then not from everywhere.
-const LINKS_MIN: usize = 4;
+pub const LINKS_MIN: usize = 4;
 
 /// Well-connected nodes that are made to link to an outlier.
 const OUTLIER_WAYS_IN: usize = 8;

@@ -12,7 +12,7 @@ use super::Graph;
 use super::beam::Rows;
 use super::node::Node;
 use super::pool::{self, Entry};
-use super::select::Selection;
+use super::select::{Rule, Selection};
 use crate::distance::{Query, prefetch};
 use crate::file::layout::NONE;
 use crate::testing::moment;
@@ -185,6 +185,11 @@ impl<'a> Graph<'a> {
     /// Offers node `id` a link to `newcomer` on a layer. A full list is selected anew, with the newcomer among the
     /// candidates; children that lose their link get another parent first, or stay.
     pub fn offer(&self, id: u32, newcomer: u32, layer: u8, edit: &mut Edit) -> Offer {
+        self.offer_by(Rule::STRICT, id, newcomer, layer, edit)
+    }
+
+    /// `offer`, with the list selected by `rule`.
+    pub fn offer_by(&self, rule: Rule, id: u32, newcomer: u32, layer: u8, edit: &mut Edit) -> Offer {
         let _guard = self.lock(id);
         let graph = self.current();
         let Some(node) = graph.slots.get(id).filter(|node| node.is_linked() && layer <= node.level()) else {
@@ -203,7 +208,7 @@ impl<'a> Graph<'a> {
         edit.ids.clear();
         edit.ids.extend(ids(links).filter(|other| *other != id));
         edit.ids.push(newcomer);
-        graph.reselect(id, node, layer, edit);
+        graph.reselect_by(rule, id, node, layer, edit);
         if contains(links, newcomer) {
             graph.adopt_under_lock(id, node, newcomer, layer);
             Offer::Linked
@@ -212,8 +217,23 @@ impl<'a> Graph<'a> {
         }
     }
 
+    /// Links a live node to the best, by `rule`, of those that it links to on layer 0 and of `found`.
+    pub fn choose_among(&self, id: u32, found: &[u32], rule: Rule, edit: &mut Edit) {
+        let _guard = self.lock(id);
+        let graph = self.current();
+        let Some(node) = graph.slots.get(id).filter(|node| node.is_live()) else { return };
+        edit.ids.clear();
+        edit.ids.extend(ids(node.links()).filter(|other| *other != id));
+        for other in found.iter().filter(|other| **other != id) {
+            if !contains(node.links(), *other) {
+                edit.ids.push(*other);
+            }
+        }
+        graph.reselect_by(rule, id, node, 0, edit);
+    }
+
     /// Links a node to the best of `edit.ids`. The caller holds its lock.
-    fn reselect(&self, id: u32, node: Node<'a>, layer: u8, edit: &mut Edit) {
+    fn reselect_by(&self, rule: Rule, id: u32, node: Node<'a>, layer: u8, edit: &mut Edit) {
         let links = self.links(node, layer);
         let Edit { base, rows, ids: wanted, candidates, selection } = edit;
         self.set_row(base, id);
@@ -223,7 +243,7 @@ impl<'a> Graph<'a> {
         });
         candidates.sort_unstable();
         candidates.dedup();
-        self.select(candidates, links.len(), selection);
+        self.select_by(rule, candidates, links.len(), selection);
         if layer == 0 {
             self.keep_children(id, candidates, links.len(), selection);
             self.keep_outliers(id, candidates, links.len(), selection);
@@ -266,6 +286,6 @@ impl<'a> Graph<'a> {
                 edit.ids.push(other);
             }
         }
-        graph.reselect(id, node, layer, edit);
+        graph.reselect_by(Rule::STRICT, id, node, layer, edit);
     }
 }

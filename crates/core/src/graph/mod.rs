@@ -17,6 +17,7 @@
 //! | `links.rs` | changing a node's links: locks, overflow, the order of stores |
 //! | `parents.rs` | the tree of protected links that keeps every record reachable |
 //! | `insert.rs`, `remove.rs` | linking a new node in, taking one out |
+//! | `second_pass.rs` | links chosen anew when all nodes are there |
 //!
 //! A search reads: entry point, `beam` down the layers, `search` ranks and copies. An insert walks the same way, then
 //! `select`s neighbours, and `links` adds the edges back, with `parents` making sure that one of them stays.
@@ -34,6 +35,7 @@ pub mod parents;
 pub mod pool;
 pub mod remove;
 pub mod search;
+pub mod second_pass;
 pub mod select;
 pub mod stop;
 pub mod visited;

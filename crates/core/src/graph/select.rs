@@ -9,6 +9,21 @@ use super::beam::Rows;
 use super::pool::{self, Entry};
 use crate::distance::Query;
 
+/// How much is kept.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    /// A candidate gives way to a kept one that is nearer to it than the node is, by this factor at least: from 1 on. Vamana's
+    /// alpha (Subramanya et al., DiskANN, NeurIPS 2019), for squared distances.
+    pub slack: f32,
+    /// So many are kept whatever the rule says.
+    pub least: usize,
+}
+
+impl Rule {
+    /// The rule as it stands.
+    pub const STRICT: Rule = Rule { slack: 1.0, least: 0 };
+}
+
 /// Scratch for one selection.
 #[derive(Default)]
 pub struct Selection {
@@ -23,19 +38,24 @@ impl Graph<'_> {
     /// Picks at most `most` of `candidates`, which are sorted by distance to the node, and leaves them in `selection`.
     /// Every candidate is safe to read: the caller is pinned and saw it live, or holds the lock of a node linking to it.
     pub fn select(&self, candidates: &[Entry], most: usize, selection: &mut Selection) {
+        self.select_by(Rule::STRICT, candidates, most, selection);
+    }
+
+    /// `select` by another rule.
+    pub fn select_by(&self, rule: Rule, candidates: &[Entry], most: usize, selection: &mut Selection) {
         let Selection { pair, rows, kept, covered } = selection;
         kept.clear();
         covered.clear();
         for &candidate in candidates {
             if kept.len() == most {
-                return;
+                break;
             }
             let (id, distance) = (pool::id(candidate), pool::distance(candidate));
             let mut stands_for = None;
             if !kept.is_empty() {
                 self.set_row(pair, id);
                 self.score_linked(pair, kept, rows, |other, to_other| {
-                    if to_other <= distance && stands_for.is_none() {
+                    if rule.slack * to_other <= distance && stands_for.is_none() {
                         stands_for = Some(other);
                     }
                 });
@@ -45,6 +65,7 @@ impl Graph<'_> {
                 Some(other) => covered.push((id, other)),
             }
         }
+        selection.fill(rule.least.min(most));
     }
 }
 

@@ -202,11 +202,13 @@ impl Run {
         assert_eq!((self.plane().count().unwrap(), self.plane().entry_point().unwrap()), (count, entry));
     }
 
-    /// The plane written anew, in place or elsewhere, with the ids it had or others: the same records, with less room.
+    /// The plane written anew, in place or elsewhere, with the ids and links it had or others: the same records, with less
+    /// room.
     pub fn compact(&mut self) {
         let renumber = self.rng.chance(0.5);
         let elsewhere = self.rng.chance(0.3).then(|| self.path.with_extension("compacted"));
-        let options = CompactOptions { path: elsewhere.clone(), overwrite: true, renumber };
+        let (relink, threads) = (self.rng.chance(0.3), 1 + self.rng.below(2));
+        let options = CompactOptions { path: elsewhere.clone(), overwrite: true, renumber, relink, threads };
         // The slot goes with the file if nobody has it any more, and another handle finds the new one as well.
         let other = open(&self.path);
         let compacted = self.plane().compact(&options, &|_, _| true).unwrap();
