@@ -455,6 +455,7 @@ impl NativePlane {
     }
 
     #[napi]
+    #[allow(clippy::too_many_arguments)] // One for each option.
     pub fn compact(
         &self,
         env: Env,

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::config::Config;
-use crate::engine::lock;
+use crate::engine::{Engine, lock};
 use crate::error::{Error, Result};
 use crate::file::layout::INTENT_COUNT;
+use crate::graph::second_pass;
 use crate::hits::Hits;
 use crate::options::SearchOptions;
 use crate::plane::Plane;
@@ -116,6 +117,12 @@ pub struct BatchOutcome {
 /// cancelled.
 const CHUNK: usize = 32;
 
+/// Batches of fewer records are no load.
+const LOAD_MIN: usize = 2 * CHUNK;
+
+/// Of the work on a record that is inserted and linked again, the part that linking it again takes is one in so many.
+const RELINKING: usize = 5;
+
 /// What happens to a record whose key is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -134,6 +141,7 @@ pub(crate) fn run(
 ) -> Result<BatchOutcome> {
     let rows = Rows::check(plane.config(), batch, tags)?;
     let Sorted { mut rejected, superseded } = rows.sort_out(plane.config(), mode);
+    let relinks = second_pass::helps(plane.config().metric) && is_load(&rows, plane.count()?);
     plane.engine()?.store.expect(rows.count);
     let ids: Vec<AtomicU32> = (0..rows.count).map(|_| AtomicU32::new(u32::MAX)).collect();
     let skip: HashSet<usize> =
@@ -144,14 +152,18 @@ pub(crate) fn run(
         rows,
         skip,
         ids,
-        next: AtomicUsize::new(0),
-        done: AtomicUsize::new(0),
+        relinks,
+        landed: AtomicUsize::new(0),
+        relinked: AtomicUsize::new(0),
         stopped: AtomicBool::new(false),
         fault: Mutex::new(None),
         rejected: Mutex::new(Vec::new()),
         progress,
     };
-    on_threads(threads, run.rows.count.div_ceil(CHUNK), || run.work());
+    run.all(threads, &run.landed, Run::insert);
+    if relinks {
+        run.all(threads, &run.relinked, Run::relink);
+    }
     for (early, last) in superseded {
         run.ids[early].store(run.ids[last].load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -162,6 +174,12 @@ pub(crate) fn run(
         rejected,
         fault: run.fault.into_inner().unwrap_or_else(|e| e.into_inner()),
     })
+}
+
+/// Whether a batch will make up most of the plane: its records choose their links again once all are there. Those of a batch
+/// that adds to a larger plane would meet nearly the same records as before.
+fn is_load(rows: &Rows<'_>, live: u64) -> bool {
+    rows.count >= LOAD_MIN && rows.count as u64 > live
 }
 
 /// Runs `work` on this thread and others, `threads` in all (0 for every hardware thread), but no more than the hardware
@@ -315,8 +333,10 @@ struct Run<'a> {
     rows: Rows<'a>,
     skip: HashSet<usize>,
     ids: Vec<AtomicU32>,
-    next: AtomicUsize,
-    done: AtomicUsize,
+    /// Whether records are linked again once all have landed.
+    relinks: bool,
+    landed: AtomicUsize,
+    relinked: AtomicUsize,
     stopped: AtomicBool,
     fault: Mutex<Option<Error>>,
     rejected: Mutex<Vec<Rejection>>,
@@ -324,49 +344,75 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn work(&self) {
-        while !self.stopped.load(Ordering::Relaxed) {
-            let start = self.next.fetch_add(CHUNK, Ordering::Relaxed);
-            if start >= self.rows.count {
-                return;
+    /// Does something with all records, chunk by chunk, and counts those that it is done with.
+    fn all(&self, threads: usize, done: &AtomicUsize, each: fn(&Self, &Engine, usize) -> Result<()>) {
+        let next = AtomicUsize::new(0);
+        on_threads(threads, self.rows.count.div_ceil(CHUNK), || {
+            while self.goes_on() {
+                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                if start >= self.rows.count {
+                    return;
+                }
+                let end = (start + CHUNK).min(self.rows.count);
+                let chunk = |engine: &Engine| {
+                    let mut records = (start..end).filter(|i| !self.skip.contains(i));
+                    records.try_for_each(|i| if self.is_stopped() { Ok(()) } else { each(self, engine, i) })
+                };
+                if let Err(error) = self.plane.write_while(&|| self.goes_on(), chunk) {
+                    self.stop(error);
+                    return;
+                }
+                done.fetch_add(end - start, Ordering::Relaxed);
             }
-            let end = (start + CHUNK).min(self.rows.count);
-            if let Err(error) = self.chunk(start, end) {
-                self.stop(error);
-                return;
-            }
-            let done = self.done.fetch_add(end - start, Ordering::Relaxed) + end - start;
-            if !(self.progress)(done) {
-                self.stop(Error::Aborted);
-            }
-        }
+        });
     }
 
-    fn chunk(&self, start: usize, end: usize) -> Result<()> {
-        let goes_on =
-            || !self.stopped.load(Ordering::Relaxed) && (self.progress)(self.done.load(Ordering::Relaxed));
-        self.plane.write_while(&goes_on, |engine| {
-            for i in (start..end).filter(|i| !self.skip.contains(i)) {
-                if self.stopped.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
-                let inserted = NewVector::check(&engine.store.config, self.rows.vector(i)).and_then(|new| {
-                    let tags = self.rows.tags.set(i)?;
-                    match self.mode {
-                        Mode::Insert => engine.insert(new, self.rows.key(i), &tags),
-                        Mode::Upsert => engine.upsert(new, self.rows.key(i), &tags),
-                    }
-                });
-                match inserted {
-                    Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
-                    Err(error) => match rejection(i, &error) {
-                        Some(rejection) => lock(&self.rejected).push(rejection),
-                        None => return Err(error),
-                    },
-                }
+    fn insert(&self, engine: &Engine, i: usize) -> Result<()> {
+        let inserted = NewVector::check(&engine.store.config, self.rows.vector(i)).and_then(|new| {
+            let tags = self.rows.tags.set(i)?;
+            match self.mode {
+                Mode::Insert => engine.insert(new, self.rows.key(i), &tags),
+                Mode::Upsert => engine.upsert(new, self.rows.key(i), &tags),
             }
-            Ok(())
-        })
+        });
+        match inserted {
+            Ok(id) => self.ids[i].store(id, Ordering::Relaxed),
+            Err(error) => match rejection(i, &error) {
+                Some(rejection) => lock(&self.rejected).push(rejection),
+                None => return Err(error),
+            },
+        }
+        Ok(())
+    }
+
+    fn relink(&self, engine: &Engine, i: usize) -> Result<()> {
+        let id = self.ids[i].load(Ordering::Relaxed);
+        let mut pinned = engine.pin()?;
+        let (graph, scratch) = pinned.parts();
+        // Others may have removed it meanwhile, and it may be another record by now: that one is linked as well, then.
+        graph.choose_again(id, scratch);
+        Ok(())
+    }
+
+    /// Records that the batch is done with, for its caller.
+    fn done(&self) -> usize {
+        let [landed, relinked] = [&self.landed, &self.relinked].map(|count| count.load(Ordering::Relaxed));
+        if self.relinks { landed - landed / RELINKING + relinked / RELINKING } else { landed }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether to go on, which the caller is asked.
+    fn goes_on(&self) -> bool {
+        !self.is_stopped() && {
+            let wanted = (self.progress)(self.done());
+            if !wanted {
+                self.stop(Error::Aborted);
+            }
+            wanted
+        }
     }
 
     fn stop(&self, error: Error) {

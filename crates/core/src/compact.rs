@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::shared::{FLAG_INVALIDATED, FLAG_SYNC_FAILED};
 use crate::file::store::Store;
+use crate::graph::second_pass;
 use crate::new_file::{self, NewFile};
 use crate::numbering::Numbering;
 use crate::recover::Progress;
@@ -29,7 +30,7 @@ pub struct CompactOptions {
     pub overwrite: bool,
     /// Give every record a new id, without gaps and near its neighbours'.
     pub renumber: bool,
-    /// Let every record choose its links anew, among all that are there by now.
+    /// Let every record choose its links anew, among all that are there by now; not done where the metric is the inner product.
     pub relink: bool,
     /// Threads that link; 0: one for each hardware thread.
     pub threads: usize,
@@ -119,7 +120,8 @@ fn write(
         if options.renumber { Numbering::by_neighbourhood(source) } else { Numbering::kept(source) };
     let file = NewFile::beside(target, source.storage().faults())?;
     file.storage().share_like(source.storage())?;
-    let relink = options.relink.then_some(options.threads);
+    let relinks = options.relink && second_pass::helps(source.config.metric);
+    let relink = relinks.then_some(options.threads);
     rewrite(source, &engine.next_superblock()?, &file, &numbering, relink, progress)?;
     let outcome = Compacted {
         bytes_before: source.storage().len()?,

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use common::Rng;
-use vecplane_core::{Batch, CreateOptions, Plane, Rerank};
+use vecplane_core::{Batch, CompactOptions, CreateOptions, Plane, Rerank};
 
 const DIMS: usize = 512;
 
@@ -75,5 +75,11 @@ fn flushes_of_a_few_inserts_cost_what_they_changed_from_the_first_one_on() {
     for flush in 0..2 {
         let bytes = bytes_for_ten(&plane, &mut rng);
         assert!(bytes < AT_MOST, "{bytes} bytes for 10 inserts at flush {flush} after the second load");
+    }
+    // So does a compacted plane, whose slots are written to huge pages from the first one on.
+    plane.compact(&CompactOptions { renumber: true, ..CompactOptions::default() }, &|_, _| true).unwrap();
+    for flush in 0..2 {
+        let bytes = bytes_for_ten(&plane, &mut rng);
+        assert!(bytes < AT_MOST, "{bytes} bytes for 10 inserts at flush {flush} after the compaction");
     }
 }

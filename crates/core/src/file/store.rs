@@ -348,7 +348,7 @@ impl Store {
         }
         let mapped = self.map.mapped(region) as u64;
         // So much at a time keeps the slack of all regions together under F1's bound, and the table short.
-        let large = growth.file_end >= LARGE_FILE;
+        let large = growth.file_end + bytes >= LARGE_FILE;
         let wanted = bytes.max(mapped / if large { 16 } else { 8 }).max(1);
         let (bytes, offset) = if large {
             // The first large step of the slots begins in the middle of a large piece, where the small ones ended.

@@ -9,15 +9,21 @@ use super::select::Rule;
 use super::{Graph, Scratch};
 use crate::options::Metric;
 
-/// Candidates that a walk from a node to itself finds. Twice as many take 1.8 times as long and save no look more
-/// (docs/design.md, section 9).
-const BEAM: usize = 50;
-/// How much nearer a kept candidate must be to the one that gives way to it, for distances from 0 on.
-const SLACK: f32 = 1.1;
+/// Candidates that a walk from a node to itself finds. With three times as many it takes three times as long, and searches look at
+/// as many records afterwards (docs/design.md, section 9).
+const BEAM: usize = 32;
+/// With some slack; without, records would choose fewer links than they have.
+const RULE: Rule = Rule { slack: 1.1, least: LINKS_MIN };
+
+/// Whether a second pass gains anything. Inner products are not distances: slack means nothing there.
+pub fn helps(metric: Metric) -> bool {
+    metric != Metric::InnerProduct
+}
 
 impl Graph<'_> {
     /// Lets a live record choose its links on layer 0 among those that it has and what a walk from it finds, and offers it to
-    /// those that are new to it. The edits are those of an insert: every record stays reachable at every moment.
+    /// those that are new to it. The edits are those of an insert: every record stays reachable at every moment. The caller is
+    /// pinned, or has the plane for itself.
     pub fn choose_again(&self, id: u32, scratch: &mut Scratch) {
         let Some(node) = self.slots.get(id).filter(|node| node.is_live() && !node.is_mirrored()) else {
             return;
@@ -30,15 +36,12 @@ impl Graph<'_> {
         walk.visited.insert(id);
         self.seed_all(query, walk, seeds);
         self.walk_layer(query, walk, 0);
-        // Inner products are not distances: two of them times a number do not compare as they did.
-        let slack = if self.store.config.metric == Metric::InnerProduct { 1.0 } else { SLACK };
-        let rule = Rule { slack, least: LINKS_MIN };
         let found: Vec<u32> = walk.pool.entries().iter().map(|entry| pool::id(*entry)).collect();
-        self.choose_among(id, &found, rule, edit);
+        self.choose_among(id, &found, RULE, edit);
         let is_own = |other: &u32| self.slots.get(*other).is_some_and(|other| !other.is_mirrored());
         let new: Vec<u32> = links::ids(node.links()).filter(|other| !seeds.contains(other)).collect();
         for other in new.into_iter().filter(is_own) {
-            self.offer_by(rule, other, id, 0, edit);
+            self.offer_by(RULE, other, id, 0, edit);
         }
     }
 }
