@@ -1,6 +1,7 @@
 //! A plane written anew: its records and their graph, each checked on the way, and nothing else.
 //!
-//! The source stands still and the target is nobody else's, so none of the usual locks are taken.
+//! The source stands still and the target is nobody else's, so none of the usual locks are taken, but
+//! for those over links while several threads choose them anew.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
