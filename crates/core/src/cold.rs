@@ -5,16 +5,24 @@
 //! works on them side by side: the beam that DiskANN (Subramanya et al., NeurIPS 2019) reads from an SSD with, over a map.
 //!
 //! A plane in memory pays for a look at the clock every eight expansions. Only when one took much too long is the
-//! system asked whether it read from the disk for this thread, and only then do walks ask for pages; they stop when a
-//! number of searches in a row have read nothing.
+//! system asked whether it read from the disk for this thread, and only then do walks ask for pages.
+//!
+//! Asking costs as much as reading a number of pages, wherever they are. So the first searches that ask find out whether it
+//! pays: each page that was read in one lets further ones ask, each search uses one up, and a plane of which only a page here and
+//! there is missing has soon gone back to reading those one by one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::testing::{Planted, is_planted};
 
-/// Searches that go on asking after the last one for which the disk was read.
-const ARMED_SEARCHES: u32 = 64;
+/// Searches that ask for pages once the disk was seen to be read.
+const ARMED_FIRST: u32 = 4;
+/// Searches that go on asking after the last one that read much.
+const ARMED_MAX: u32 = 64;
+/// A search that reads so many pages lets another one ask. Asking took as long as reading 10 to 20 of them (docs/benchmarks.md,
+/// "Cold searches").
+const PAGES_PER_SEARCH: u64 = 16;
 /// Expansions between two looks at the clock.
 const LOOK_EVERY: u32 = 8;
 /// So many expansions take a tenth of this in memory, and one page from a disk about all of it.
@@ -33,13 +41,14 @@ impl Cold {
     }
 
     fn arm(&self) {
-        self.searches_left.store(ARMED_SEARCHES, Ordering::Relaxed);
+        self.searches_left.fetch_max(ARMED_FIRST, Ordering::Relaxed);
     }
 
-    /// After a search that read nothing. One that is lost between two threads only delays the end.
-    fn calm(&self) {
-        let left = self.searches_left.load(Ordering::Relaxed);
-        self.searches_left.store(left.saturating_sub(1), Ordering::Relaxed);
+    /// After a search that asked, and while which so many pages were read. What is lost between two threads does no harm.
+    fn asked(&self, pages: u64) {
+        let left = self.searches_left.load(Ordering::Relaxed).saturating_sub(1);
+        let more = u32::try_from(pages / PAGES_PER_SEARCH).unwrap_or(ARMED_MAX);
+        self.searches_left.store(left.saturating_add(more).min(ARMED_MAX), Ordering::Relaxed);
     }
 }
 
@@ -48,8 +57,8 @@ impl Cold {
 pub struct Watch {
     begun: bool,
     armed: bool,
-    /// What the disk had read when this search first asked.
-    reads: Option<u64>,
+    /// Pages that had been read when this search first looked.
+    read: Option<u64>,
     expansions: u32,
     looked: Option<Instant>,
 }
@@ -58,7 +67,7 @@ impl Watch {
     /// A search begins.
     pub fn begin(&mut self, cold: &Cold) {
         let armed = cold.is_armed();
-        *self = Watch { begun: true, armed, reads: armed.then(disk_reads), ..Watch::default() };
+        *self = Watch { begun: true, armed, read: armed.then(pages_read), ..Watch::default() };
     }
 
     /// Whether the walk should ask for pages before it touches them.
@@ -85,8 +94,8 @@ impl Watch {
             return;
         }
         // Another thread may have had the processor, or the disk: it counts only what was read between two slow looks.
-        let reads = disk_reads();
-        if self.reads.replace(reads).is_some_and(|before| before != reads) {
+        let read = pages_read();
+        if self.read.replace(read).is_some_and(|before| before != read) {
             self.armed = true;
             cold.arm();
         }
@@ -95,15 +104,18 @@ impl Watch {
     /// The search ends.
     pub fn end(&mut self, cold: &Cold) {
         if self.armed {
-            if self.reads == Some(disk_reads()) { cold.calm() } else { cold.arm() }
+            let before = self.read.unwrap_or(0);
+            cold.asked(pages_read().saturating_sub(before));
         }
         *self = Watch::default();
     }
 }
 
-/// Grows when the disk is read on behalf of this thread, or, where the system does not tell threads apart, of the process.
+/// Pages read from the disk so far on behalf of this thread, or, where the system does not tell threads apart, of the process.
 #[cfg(unix)]
-fn disk_reads() -> u64 {
+fn pages_read() -> u64 {
+    /// Blocks of 512 bytes, and elsewhere whole reads.
+    const BLOCKS_PER_PAGE: u64 = if cfg!(any(target_os = "linux", target_os = "android")) { 8 } else { 1 };
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const WHOSE: libc::c_int = libc::RUSAGE_THREAD;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -115,12 +127,12 @@ fn disk_reads() -> u64 {
         usage
     };
     // Pages waited for, and blocks asked for: a page that was asked for in time is only in the second.
-    (usage.ru_majflt as u64).wrapping_add(usage.ru_inblock as u64)
+    (usage.ru_majflt as u64).max(usage.ru_inblock as u64 / BLOCKS_PER_PAGE)
 }
 
 /// Windows counts no reads by page, so walks there never ask.
 #[cfg(not(unix))]
-fn disk_reads() -> u64 {
+fn pages_read() -> u64 {
     0
 }
 
@@ -128,11 +140,50 @@ fn disk_reads() -> u64 {
 mod tests {
     use super::*;
 
+    /// Searches that ask until none does any more, each of which reads as many pages as `read` gives it, or nothing.
+    fn searches_until_calm(cold: &Cold, read: impl IntoIterator<Item = u64>) -> u32 {
+        let mut read = read.into_iter();
+        let mut searches = 0;
+        while cold.is_armed() {
+            cold.asked(read.next().unwrap_or(0));
+            searches += 1;
+        }
+        searches
+    }
+
     #[test]
-    fn walks_stop_asking_when_nothing_was_read_for_a_while() {
+    fn a_search_that_waited_for_the_disk_has_a_few_more_ask() {
+        let cold = Cold::default();
+        assert!(!cold.is_armed());
+        for _ in 0..3 {
+            cold.arm();
+            assert_eq!(searches_until_calm(&cold, []), ARMED_FIRST);
+        }
+    }
+
+    #[test]
+    fn walks_go_on_asking_as_long_as_much_is_read() {
         let cold = Cold::default();
         cold.arm();
-        for left in (0..ARMED_SEARCHES).rev() {
+        assert_eq!(searches_until_calm(&cold, [u64::MAX]), 1 + ARMED_MAX);
+        cold.arm();
+        let reads = std::iter::repeat_n(2 * PAGES_PER_SEARCH, 1000);
+        assert_eq!(searches_until_calm(&cold, reads), 1000 + ARMED_MAX);
+    }
+
+    #[test]
+    fn a_page_here_and_there_has_nobody_ask_for_long() {
+        let cold = Cold::default();
+        cold.arm();
+        let reads = std::iter::repeat_n(PAGES_PER_SEARCH - 1, 1000);
+        assert_eq!(searches_until_calm(&cold, reads), ARMED_FIRST);
+    }
+
+    #[test]
+    fn a_search_that_asks_counts_down() {
+        let cold = Cold::default();
+        cold.arm();
+        for left in (0..ARMED_FIRST).rev() {
             let mut watch = Watch::default();
             watch.begin(&cold);
             assert!(watch.is_armed());
