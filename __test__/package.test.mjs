@@ -17,7 +17,7 @@ import { STYLES } from './import-styles.mjs'
 const ROOT = path.join(path.dirname(fileURLToPath(import.meta.url)), '..')
 const TYPE_TESTS = path.join(ROOT, '__test__', 'types')
 const MAIN = [
-  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'copies.d.ts', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js',
+  'CHANGELOG.md', 'LICENSE', 'README.md', 'binding.js', 'copies.d.ts', 'errors.d.ts', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'input.js',
   'load.js', 'mirror.d.ts', 'mirror.js', 'options.js', 'package.json', 'predicate.d.ts', 'predicate.js', 'records.d.ts', 'records.js', 'reports.d.ts',
   'tags.js',
 ]
@@ -202,11 +202,12 @@ test('the type test uses every declared name', () => {
   const used = new Set()
   visit(parse(path.join(TYPE_TESTS, 'usage.ts')), (node) => ts.isIdentifier(node) && used.add(node.text))
   const missing = []
-  visit(parse(path.join(ROOT, 'index.d.ts')), (node) => {
+  const look = (node) => {
     const isType = ts.isClassDeclaration(node) || ts.isInterfaceDeclaration(node) || ts.isTypeAliasDeclaration(node)
     const declared = isType || ts.isTypeElement(node) || ts.isClassElement(node)
     if (declared && node.name && ts.isIdentifier(node.name) && !used.has(node.name.text)) missing.push(node.name.text)
-  })
+  }
+  for (const file of MAIN.filter((name) => name.endsWith('.d.ts'))) visit(parse(path.join(ROOT, file)), look)
   assert.deepEqual(missing, [])
 })
 

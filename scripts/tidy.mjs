@@ -87,7 +87,7 @@ function checkBuffersAreOfTheHost() {
 function checkCodesAreExplained() {
   const page = 'docs/troubleshooting.md'
   const explained = read(page)
-  for (const file of ['crates/core/src/error.rs', 'src/error.rs', 'index.d.ts', 'load.js']) {
+  for (const file of ['crates/core/src/error.rs', 'src/error.rs', 'errors.d.ts', 'load.js']) {
     for (const [code] of read(file).matchAll(/\b(?:PLANE|ERR|ABORT)_[A-Z_]*[A-Z]\b/g)) {
       if (!explained.includes(`\`${code}\``)) problems.push(`${page} does not explain ${code} of ${file}`)
     }
