@@ -6,16 +6,18 @@
 //! scoring another expansion is gathered, which gives the lines time to arrive. The walk thus runs one expansion ahead of
 //! what it knows, and visits a few nodes more than it had to.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use super::Graph;
 use super::held_out::HeldOut;
 use super::node::Node;
 use super::pool::{self, Entry, Pool};
+use super::rows::Rows;
 use super::visited::Visited;
 use crate::cold::Watch;
 use crate::distance::{Query, Screen, prefetch};
 use crate::file::layout::{LINE_BYTES, NONE};
+use crate::sketch::Terms;
 
 /// Candidates that an insert carries down the layers above 0. One alone lands in the wrong basin on clustered data, and
 /// no beam width on layer 0 gets out of it.
@@ -45,6 +47,8 @@ pub struct Walk {
     /// Met on a walk among allowed records, and not allowed: their neighbours are.
     pub(super) bridges: Vec<u32>,
     pub rows: Rows,
+    /// Of the rows that were scored, those near enough for the beam.
+    near: Vec<Entry>,
     /// How many copies of one vector the beam may hold.
     copies: usize,
     pub watch: Watch,
@@ -52,31 +56,6 @@ pub struct Walk {
     reach: Entry,
     /// Nothing but while recall is measured.
     pub held_out: HeldOut,
-}
-
-/// A batch of records being scored.
-#[derive(Default)]
-pub struct Rows {
-    ids: Vec<u32>,
-    rows: Vec<*const u8>,
-    dots: Vec<f32>,
-}
-
-// SAFETY: the pointers are scratch space, empty between walks; a walk stays on one thread.
-unsafe impl Send for Rows {}
-
-impl Rows {
-    fn clear(&mut self) {
-        self.ids.clear();
-        self.rows.clear();
-    }
-
-    /// Room for the results of all rows.
-    fn make_room(&mut self) {
-        if self.dots.len() < self.rows.len() {
-            self.dots.resize(self.rows.len().next_power_of_two(), 0.0);
-        }
-    }
 }
 
 impl<'a> Graph<'a> {
@@ -258,16 +237,9 @@ impl<'a> Graph<'a> {
     pub(super) fn gather(&self, id: u32, layer: u8, walk: &mut Walk, ask: impl Fn(&Self, u32)) {
         walk.watch.expanded(&self.store.cold);
         let Some(node) = self.slots.get(id) else { return };
-        for link in self.links(node, layer) {
-            let id = link.load(Ordering::Relaxed);
-            if id == NONE {
-                break;
-            }
-            if id < self.slots.limit() && walk.visited.insert(id) {
-                ask(self, id);
-                walk.gathered.push(id);
-            }
-        }
+        let before = walk.gathered.len();
+        walk.visited.insert_new(self.links(node, layer), self.slots.limit(), &mut walk.gathered);
+        walk.gathered[before..].iter().for_each(|id| ask(self, *id));
         for &id in walk.held_out.detours(id).iter().take(if layer == 0 { usize::MAX } else { 0 }) {
             if id < self.slots.limit() && walk.visited.insert(id) {
                 ask(self, id);
@@ -284,19 +256,17 @@ impl<'a> Graph<'a> {
         let bound = pool.bound().max(*reach);
         let far = if bound == Entry::MAX { f32::INFINITY } else { pool::distance(bound) };
         self.collect_rows(pending.drain(..), rows, |node| self.is_readable(node), Node::sketch);
-        rows.make_room();
-        // SAFETY: as in `score_collected`, for the sketches, which have a level for each of the query's codes.
-        unsafe { dot_sketch(query, &rows.rows, &mut rows.dots) };
-        for (&id, &dot) in rows.ids.iter().zip(&rows.dots) {
-            let Some(node) = self.slots.get(id) else { continue };
-            let bias = if self.has_bias { node.bias() } else { 0.0 };
-            let least = screen.least(node.factor(), bias, node.sketch_terms(), dot);
-            let too_far = least > far;
-            if !too_far {
-                self.prefetch_lines(id, self.look_bytes, self.score_bytes);
-                pending.push(id);
-            }
-        }
+        // SAFETY: as in `measure`, for the sketches, which have a level for each of the query's codes.
+        let sketched = unsafe { rows.dots(query, dot_sketch) };
+        keep(
+            pending,
+            sketched.map(|(head, dot)| {
+                let least = screen.least(head.factor, head.bias, Terms::decode(head.terms), dot);
+                let too_far = least > far;
+                (head.id, !too_far)
+            }),
+        );
+        pending.iter().for_each(|id| self.prefetch_lines(*id, self.look_bytes, self.score_bytes));
     }
 
     /// Whether this walk may read a record.
@@ -307,20 +277,30 @@ impl<'a> Graph<'a> {
 
     #[inline(always)]
     pub(super) fn score_pending(&self, query: &Query, walk: &mut Walk) {
-        let Walk { pool, pending, rows, copies, reach, .. } = walk;
-        let readable = |node: &Node<'a>| self.is_readable(node);
-        self.score_where(query, pending.drain(..), rows, readable, |id, distance| {
-            let entry = pool::entry(distance, id);
+        let Walk { pool, pending, rows, near, copies, reach, .. } = walk;
+        self.collect(pending.drain(..), rows, |node| self.is_readable(node));
+        let bound = pool.bound();
+        near.clear();
+        keep(
+            near,
+            self.measure(query, rows).map(|(id, distance)| {
+                let entry = pool::entry(distance, id);
+                (entry, entry < bound)
+            }),
+        );
+        for &entry in &*near {
+            // Those before it may have moved the bound.
             if entry >= pool.bound() {
-                return;
+                continue;
             }
+            let (id, at) = (pool::id(entry), pool.place(entry));
             // Copies of one vector must not fill the beam, for there would be no way past them: they take nobody else's
             // place, and of a thousand only some are let in.
-            if let Some((other, count)) = pool.ties(entry, *copies)
+            if let Some((other, count)) = pool.ties(at, entry, *copies)
                 && self.are_copies(id, other)
             {
                 if count >= *copies {
-                    return;
+                    continue;
                 }
                 pool.widen();
             }
@@ -328,11 +308,10 @@ impl<'a> Graph<'a> {
                 // What lies beyond the reach keeps its room.
                 pool.widen();
             }
-            if pool.insert(entry) {
-                // It will be expanded, sooner or later: its links should be there by then.
-                self.prefetch_links(id);
-            }
-        });
+            pool.insert_at(at, entry);
+            // It will be expanded, sooner or later: its links should be there by then.
+            self.prefetch_links(id);
+        }
     }
 
     /// Whether two records that were just scored have the same codes.
@@ -396,8 +375,7 @@ impl<'a> Graph<'a> {
             if let Some(node) = self.slots.get(id)
                 && readable(&node)
             {
-                rows.ids.push(id);
-                rows.rows.push(row(&node));
+                rows.push(id, node, if self.has_bias { node.bias() } else { 0.0 }, row(&node));
             }
         }
     }
@@ -405,17 +383,20 @@ impl<'a> Graph<'a> {
     /// Distances of the rows collected under the caller's pin, for as many queries as it likes.
     #[inline(always)]
     pub fn score_collected(&self, query: &Query, rows: &mut Rows, mut found: impl FnMut(u32, f32)) {
-        rows.make_room();
+        self.measure(query, rows).for_each(|(id, distance)| found(id, distance));
+    }
+
+    #[inline(always)]
+    fn measure<'r>(
+        &self,
+        query: &'r Query,
+        rows: &'r mut Rows,
+    ) -> impl ExactSizeIterator<Item = (u32, f32)> + 'r {
         // SAFETY: each row belongs to a slot whose state word was accepted when loaded (Acquire): live under the caller's
         // pin, or being linked with the caller holding the lock of a node that links to it. Either way its codes are
         // complete and nobody writes them; they have the plane's format and dimensions.
-        unsafe { (self.dot)(query, &rows.rows, &mut rows.dots) };
-        for (&id, &dot) in rows.ids.iter().zip(&rows.dots) {
-            if let Some(node) = self.slots.get(id) {
-                let bias = if self.has_bias { node.bias() } else { 0.0 };
-                found(id, query.distance(node.factor(), bias, dot));
-            }
-        }
+        let dots = unsafe { rows.dots(query, self.dot) };
+        dots.map(|(head, dot)| (head.id, query.distance(head.factor, head.bias, dot)))
     }
 
     /// Walks the layers from the entry point's down to `above + 1`, and leaves the best nodes found in `seeds`.
@@ -431,4 +412,16 @@ impl<'a> Graph<'a> {
             seeds.extend(walk.pool.entries().iter().map(|e| pool::id(*e)));
         }
     }
+}
+
+/// Appends the values whose mark is true. Without a branch for each: whether a record is near enough cannot be foretold.
+#[inline(always)]
+fn keep<T: Copy + Default>(kept: &mut Vec<T>, values: impl ExactSizeIterator<Item = (T, bool)>) {
+    let mut count = kept.len();
+    kept.resize(count + values.len(), T::default());
+    for (value, is_kept) in values {
+        kept[count] = value;
+        count += usize::from(is_kept);
+    }
+    kept.truncate(count);
 }

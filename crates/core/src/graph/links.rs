@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::Graph;
-use super::beam::Rows;
 use super::node::Node;
 use super::pool::{self, Entry};
+use super::rows::Rows;
 use super::select::{Rule, Selection};
 use crate::distance::{Query, prefetch};
 use crate::file::layout::NONE;

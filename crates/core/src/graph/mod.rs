@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `node.rs` | the view of a slot, and the protocol that makes it sound |
 //! | `pool.rs`, `visited.rs` | what a walk keeps: its beam, and which nodes it has met |
+//! | `rows.rs` | records being scored together |
 //! | `beam.rs` | walking a layer, descending the layers |
 //! | `stop.rs` | walks that end by distance |
 //! | `search.rs` | one query from vector to hits; the exact scan |
@@ -34,6 +35,7 @@ pub mod node;
 pub mod parents;
 pub mod pool;
 pub mod remove;
+pub mod rows;
 pub mod search;
 pub mod second_pass;
 pub mod select;

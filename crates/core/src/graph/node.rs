@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::file::layout::{LEVEL_MAX, Layout, NODE_HEAD_BYTES, NODE_HEADER_BYTES, PAGE_BYTES};
 use crate::protocol;
-use crate::sketch::Terms;
 use crate::testing::moment;
 
 /// What a slot holds; the low bits of its state word.
@@ -340,8 +339,8 @@ impl<'a> Node<'a> {
 
     /// See `NodeHead::terms`.
     #[inline(always)]
-    pub fn sketch_terms(&self) -> Terms {
-        Terms::decode(self.head().terms.load(Ordering::Relaxed))
+    pub fn terms(&self) -> u32 {
+        self.head().terms.load(Ordering::Relaxed)
     }
 
     /// See `scale_word`.

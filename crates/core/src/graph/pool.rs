@@ -101,11 +101,17 @@ impl Pool {
         self.capacity = (self.capacity + 1).min(self.capacity_max);
     }
 
-    /// When entries have the very same distance: one of them, and how many there are, counting no further than `most`.
+    /// Where an entry belongs.
     #[inline(always)]
-    pub fn ties(&self, entry: Entry, most: usize) -> Option<(u32, usize)> {
+    pub fn place(&self, entry: Entry) -> usize {
+        self.entries.partition_point(|other| *other < entry)
+    }
+
+    /// When entries have the very same distance as one that belongs `at` a place: one of them, and how many there are, counting no
+    /// further than `most`.
+    #[inline(always)]
+    pub fn ties(&self, at: usize, entry: Entry, most: usize) -> Option<(u32, usize)> {
         let same = |other: Option<&Entry>| other.is_some_and(|other| other >> 32 == entry >> 32);
-        let at = self.entries.partition_point(|other| *other < entry);
         // Nearly always neither neighbour has the distance, and that is all there is to know.
         let alone = !same(self.entries.get(at)) && !same(self.entries[..at].last());
         if alone {
@@ -119,10 +125,16 @@ impl Pool {
     /// Adds an entry when it is among the nearest, and tells whether it is.
     #[inline(always)]
     pub fn insert(&mut self, entry: Entry) -> bool {
-        if entry >= self.bound() {
-            return false;
+        let is_near = entry < self.bound();
+        if is_near {
+            self.insert_at(self.place(entry), entry);
         }
-        let at = self.entries.partition_point(|other| *other < entry);
+        is_near
+    }
+
+    /// Adds an entry below the bound at its place.
+    #[inline(always)]
+    pub fn insert_at(&mut self, at: usize, entry: Entry) {
         if self.entries.len() < self.capacity {
             self.entries.push(entry);
         }
@@ -133,7 +145,6 @@ impl Pool {
         if at < self.kept {
             self.drop_far();
         }
-        true
     }
 
     /// Drops what is too far by now: the nearest have changed. They only come nearer, so nothing is missing that would be kept.

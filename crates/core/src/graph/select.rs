@@ -5,8 +5,8 @@
 //! copies of one vector a single link is enough, and the others stay free for the way out.
 
 use super::Graph;
-use super::beam::Rows;
 use super::pool::{self, Entry};
+use super::rows::Rows;
 use crate::distance::Query;
 
 /// How much is kept.

@@ -1,5 +1,9 @@
 //! Which nodes a search has met: a bitset that costs what was visited to clear.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::file::layout::NONE;
+
 /// A set of ids below a limit.
 #[derive(Default)]
 pub struct Visited {
@@ -37,6 +41,33 @@ impl Visited {
         })
     }
 
+    /// Adds the links below `limit`, up to the first `NONE`, and appends those that were not in the set to `new`. Without a branch
+    /// for each: whether one was met before is as good as random, and a processor that guesses wrong loses some fifteen cycles.
+    #[inline(always)]
+    pub fn insert_new(&mut self, links: &[AtomicU32], limit: u32, new: &mut Vec<u32>) {
+        let (mut count, mut touched) = (new.len(), self.touched.len());
+        new.resize(count + links.len(), 0);
+        self.touched.resize(touched + links.len(), 0);
+        for link in links {
+            let id = link.load(Ordering::Relaxed);
+            if id == NONE {
+                break;
+            }
+            if id >= limit {
+                continue;
+            }
+            let word = &mut self.words[id as usize >> 6];
+            let (before, bit) = (*word, 1u64 << (id & 63));
+            *word = before | bit;
+            self.touched[touched] = id >> 6;
+            touched += usize::from(before == 0);
+            new[count] = id;
+            count += usize::from(before & bit == 0);
+        }
+        new.truncate(count);
+        self.touched.truncate(touched);
+    }
+
     /// Adds an id below the limit; false when it was in the set already.
     #[inline(always)]
     pub fn insert(&mut self, id: u32) -> bool {
@@ -56,6 +87,35 @@ impl Visited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn links_are_added_as_they_are_one_by_one(lists in prop::collection::vec(prop::collection::vec(0u32..300, 0..40), 0..20)) {
+            const LIMIT: u32 = 280;
+            let (mut together, mut one_by_one) = (Visited::default(), Visited::default());
+            for round in 0..2 {
+                together.reset(LIMIT);
+                one_by_one.reset(LIMIT);
+                for list in &lists {
+                    // Ids from 290 on stand for the end of a list, with more behind it.
+                    let list = list.iter().map(|id| if *id >= 290 { NONE } else { *id });
+                    let links: Vec<AtomicU32> = list.clone().map(AtomicU32::new).collect();
+                    let mut new = vec![7];
+                    together.insert_new(&links, LIMIT, &mut new);
+                    let linked = list.take_while(|id| *id != NONE).filter(|id| *id < LIMIT);
+                    let expected: Vec<u32> = [7].into_iter().chain(linked.filter(|id| one_by_one.insert(*id))).collect();
+                    prop_assert_eq!(new, expected, "round {}", round);
+                }
+                let sorted = |set: &Visited| {
+                    let mut ids: Vec<u32> = set.ids().collect();
+                    ids.sort_unstable();
+                    ids
+                };
+                prop_assert_eq!(sorted(&together), sorted(&one_by_one));
+            }
+        }
+    }
 
     #[test]
     fn reset_forgets_everything() {

@@ -12,8 +12,7 @@ use crate::distance::{Kernels, Query, scalar};
 pub(in crate::distance) static KERNELS: Kernels = Kernels {
     name: "avx512",
     dot_int8,
-    // Rows of a line leave wider registers nothing to gain.
-    dot_sketch: avx2::dot_sketch,
+    dot_sketch,
     dot_int8_values: float_rows::<Int8, Dot>,
     dot_int16: float_rows::<Int16, Dot>,
     dot_f16: float_rows::<F16, Dot>,
@@ -282,6 +281,55 @@ unsafe fn code_group<const N: usize, const U: usize>(query: &Query, rows: &[*con
         (c, d) = (_mm512_add_epi32(c, sums[2]), _mm512_add_epi32(d, sums[3]));
     }
     avx2::sums_i32(fold_i32(a), fold_i32(b), fold_i32(c), fold_i32(d), 128 * query.code_sum())
+}
+
+/// # Safety
+/// See `DotRows`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn dot_sketch(query: &Query, rows: &[*const u8], dots: &mut [f32]) {
+    let (groups, rest) = rows.as_chunks::<4>();
+    let (group_dots, rest_dots) = dots[..rows.len()].as_chunks_mut::<4>();
+    // SAFETY: this function's contract is that of the groups.
+    unsafe {
+        for (dots, rows) in group_dots.iter_mut().zip(groups) {
+            *dots = sketch_group::<4>(query, rows);
+        }
+        let dots = match *rest {
+            [a, b, c] => sketch_group::<3>(query, &[a, b, c]),
+            [a, b] => sketch_group::<2>(query, &[a, b]),
+            [a] => sketch_group::<1>(query, &[a]),
+            _ => return,
+        };
+        rest_dots.copy_from_slice(&dots[..rest.len()]);
+    }
+}
+
+/// Bit `b` of byte `i` of a block is the level of component `16 * b + i`: four bits of each byte make a step of 64 levels.
+///
+/// # Safety
+/// Each row has a level for each of the query's codes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn sketch_group<const N: usize>(query: &Query, rows: &[*const u8; N]) -> [f32; 4] {
+    let (blocks, _) = query.codes().as_chunks::<128>();
+    let one = _mm512_set1_epi8(1);
+    let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
+    let mut sums = [_mm512_setzero_si512(); 4];
+    for (at, codes) in blocks.iter().enumerate() {
+        // SAFETY: the block has 128 bytes.
+        let (first, second) = unsafe {
+            (_mm512_loadu_si512(codes.as_ptr().cast()), _mm512_loadu_si512(codes.as_ptr().add(64).cast()))
+        };
+        for (sum, row) in sums.iter_mut().zip(rows) {
+            // SAFETY: a block of a sketch has 16 bytes.
+            let block = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(row.add(16 * at).cast()) });
+            // What comes from the next byte is masked off.
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_and_si512(_mm512_srlv_epi64(block, low), one), first);
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_and_si512(_mm512_srlv_epi64(block, high), one), second);
+        }
+    }
+    let [a, b, c, d] = sums;
+    avx2::sums_i32(fold_i32(a), fold_i32(b), fold_i32(c), fold_i32(d), 0)
 }
 
 /// # Safety
