@@ -53,7 +53,7 @@ pub fn allocate_key(store: &Store, key: &[u8]) -> Result<u32> {
     }
     let shared = store.shared();
     if let Some(bytes_max) = store.config.key_arena_bytes_max
-        && shared.long_key_bytes.load(Ordering::Relaxed) + key.len() as u64 > bytes_max
+        && shared.long_key_bytes.load(Ordering::Relaxed).saturating_add(key.len() as u64) > bytes_max
     {
         return Err(Error::KeysFull { bytes_max });
     }

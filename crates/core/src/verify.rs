@@ -24,18 +24,22 @@ pub fn stats(engine: &Engine) -> Result<Stats> {
     let store = &engine.store;
     let shared = store.shared();
     let entry = shared.entry.load(Ordering::Acquire);
+    // Sums saturate: the counts are what the file says, and it may be damaged.
     Ok(Stats {
         calibration_stale: engine.curves.get(store).curves.iter().any(|curve| engine.is_stale(curve)),
         count: shared.count.load(Ordering::Relaxed).max(0) as u64,
         id_high_water: shared.id_high_water.load(Ordering::Acquire),
-        limbo: shared.limbo_count.load(Ordering::Relaxed) + shared.held_count.load(Ordering::Relaxed),
+        limbo: shared
+            .limbo_count
+            .load(Ordering::Relaxed)
+            .saturating_add(shared.held_count.load(Ordering::Relaxed)),
         free: shared.free_count.load(Ordering::Relaxed),
         max_level: if entry == u64::MAX { 0 } else { (entry >> 32) as u8 },
         file_bytes: store.storage().len()?,
         slot_bytes: store.layout.slot_bytes_packed(),
         exact_bytes: store.layout.exact_bytes,
         key_entry_bytes: store.layout.key_entry_bytes,
-        heap_bytes: shared.heap_used.load(Ordering::Relaxed) * HEAP_UNIT,
+        heap_bytes: shared.heap_used.load(Ordering::Relaxed).saturating_mul(HEAP_UNIT),
         long_key_bytes: shared.long_key_bytes.load(Ordering::Relaxed),
         tag_copy_bytes: engine.tag_index.copies.bytes(),
         extents: shared.extent_count.load(Ordering::Relaxed),
@@ -196,5 +200,34 @@ fn check_key_index(graph: &Graph<'_>, report: &mut VerifyReport) {
             report.key_index_mismatches += 1;
             note(report, id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, Plane};
+
+    #[test]
+    fn counts_that_a_damaged_file_exaggerates_overflow_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CreateOptions {
+            key_cap: 200,
+            key_arena_bytes_per_node: Some(64),
+            max_nodes: Some(100),
+            ..CreateOptions::new(2)
+        };
+        let plane = Plane::create(&dir.path().join("plane"), &options).unwrap();
+        plane.insert(&[1.0, 0.0], b"a").unwrap();
+        let engine = plane.engine().unwrap();
+        let shared = engine.store.shared();
+        shared.limbo_count.store(u32::MAX, Ordering::Relaxed);
+        shared.held_count.store(u32::MAX, Ordering::Relaxed);
+        shared.heap_used.store(u64::MAX, Ordering::Relaxed);
+        shared.long_key_bytes.store(u64::MAX, Ordering::Relaxed);
+        let stats = plane.stats().unwrap();
+        assert_eq!((stats.limbo, stats.heap_bytes, stats.long_key_bytes), (u32::MAX, u64::MAX, u64::MAX));
+        assert!(plane.insert(&[0.0, 1.0], &[b'k'; 200]).is_err());
+        assert!(plane.search(&[1.0, 0.0], &crate::SearchOptions::new(1)).is_ok());
     }
 }
